@@ -3,15 +3,13 @@
 Ways that --ways does not name stay as the data file has them.
 """
 
-import argparse
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from options import OUTPUTS, asking
-from pages import Collected, Report, beside, kept, made, making, model_by_model, of_each_model
-from words import written
+from options import OUTPUTS, Data, Options, asking
+from pages import Collected, beside, kept, made, making
+from report import Report
 
 from corrigenda import load
 from corrigenda.data.biographies import candidates
@@ -22,8 +20,6 @@ from jobs.capacity.results import PRETRAINING, Capacity, Point
 
 NAME, SCRIPT = "capacity", "capacity.py"
 USES = ("jobs.capacity.measuring", "editing.Rome", "editing.Memit", "editing.FineTune", "editing.knowledge.how")
-
-
 options = asking(
     *("--model", "--anew"),
     ways=("rome:16,memit,attached,finetune", "names; with :N, up to N facts"),
@@ -33,7 +29,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
+def collect(arguments: Options) -> Collected:
     """The points of each way, beside those of the ways that the data file has."""
     lm = load(arguments.model)
     earlier = kept(NAME, arguments)
@@ -55,27 +51,23 @@ def collect(arguments: argparse.Namespace) -> Collected:
     return beside(NAME, lm.name, figures, runs, arguments)
 
 
-def result(model: str, figures: Mapping[str, Any]) -> Capacity:
+def result(model: str, figures: Data) -> Capacity:
     """The figures of a model as the job has them."""
     curves = {way: tuple(Point(**point) for point in points) for way, points in figures["ways"].items()}
     return Capacity(model, figures["d_ffn"], figures["candidates"], curves)
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The means, intervals and knees."""
+def digest(figures: Data) -> dict[str, Any]:
     found = result("", figures)
     words = {way: found.knee_in_words(way) for way in found.curves}
     return {"summary": found.summary()["ways"], "knees": words, "pretraining": PRETRAINING}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
-    """The picture of the first model."""
+def draw(data: Data, path: Path) -> None:
     [(model, figures), *_] = data["figures"]["models"].items()
     result(model, figures).plot(path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"capacity.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"capacity.png": draw}, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

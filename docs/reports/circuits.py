@@ -4,25 +4,22 @@ The facts are the first of a file that the model knows and that have a counterfa
 is kept in the work folder.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
+from pages import Collected, beside, made
+from report import Report, model_by_model
 from rows import against
-from words import written
 from work import first_records
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import read_facts
-from locate import Circuits
+from corrigenda import Fact, LanguageModel, load, read_facts
+from locate import Circuits, UnknownFactError
 from locate.circuits.faithfulness import SHARES, areas
 from locate.circuits.pictures import faithfulness_picture
 from locate.circuits.results import SHOWN, CircuitSurvey
-from locate.question import UnknownFactError
 
 NAME, SCRIPT = "circuits", "circuits.py"
 USES = ("locate.circuits.circuit",)
@@ -30,7 +27,6 @@ FIRST = "eap_ig"
 METHODS = {FIRST: Circuits(exact=0), "eap": Circuits(method="eap", exact=0, controls=())}
 """By name the locator; the first has the controls, too."""
 AT = SHARES.index(SHOWN)
-
 options = asking(
     *("--model", "--minutes", "--anew"),
     data=(FILES / "known_facts.json", "facts, in the order in which they are asked about"),
@@ -39,8 +35,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """The circuits of the facts by each method."""
+def collect(arguments: Options) -> Collected:
     lm, deadline = load(arguments.model), deadline_of(arguments)
     facts, work = read_facts(arguments.data), arguments.work / lm.fingerprint[:8]
     by_id = {fact.id: fact for fact in facts}
@@ -52,11 +47,8 @@ def collect(arguments: argparse.Namespace) -> Collected:
     values = {name: [one["values"]["score"] for one in of] for name, of in found.items()}
     values |= {name: [one["values"][name] for one in found[FIRST]] for name in METHODS[FIRST].controls}
     figures = {
-        "of": arguments.data.stem,
-        "subjects": [by_id[one["id"]].subject for one in found[FIRST]],
-        "shares": SHARES,
-        "ends": [one["ends"] for one in found[FIRST]],
-        "values": values,
+        **{"of": arguments.data.stem, "subjects": [by_id[one["id"]].subject for one in found[FIRST]], "shares": SHARES},
+        **{"ends": [one["ends"] for one in found[FIRST]], "values": values},
     }
     return beside(NAME, lm.name, figures, {name: made(work / name) for name in METHODS}, arguments)
 
@@ -67,14 +59,11 @@ def circuit_of(lm: LanguageModel, locator: Circuits, others: Sequence[Fact], fac
         found = locator.find(lm, fact, others=others)
     except (UnknownFactError, ValueError) as why:
         return {"id": fact.id, "why": type(why).__name__}
-    return {
-        "id": fact.id,
-        "values": dict(zip(found.by, found.values.tolist(), strict=True)),
-        "ends": found.ends.tolist(),
-    }
+    values = dict(zip(found.by, found.values.tolist(), strict=True))
+    return {"id": fact.id, "values": values, "ends": found.ends.tolist()}
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """Means with intervals, and the paired tests of the first method against the second, fact by fact."""
     survey = CircuitSurvey.of_values(*(figures[key] for key in ("subjects", "shares", "values", "ends")))
     first, second = (by_fact(figures, name) for name in METHODS)
@@ -82,7 +71,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {**survey.summary(), "apart": against(second, first, ("cmd", "off")), "nearer": sum(nearer)}
 
 
-def by_fact(figures: Mapping[str, Any], name: str) -> dict[str, Any]:
+def by_fact(figures: Data, name: str) -> dict[str, Any]:
     """Each fact's CMD, and how far f at `SHOWN` of the edges is from 1."""
     after: dict[str, list[float]] = {"cmd": [], "off": []}
     for values, (none, everything) in zip(figures["values"][name], figures["ends"], strict=True):
@@ -92,7 +81,7 @@ def by_fact(figures: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"subjects": figures["subjects"], "after": after}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """Faithfulness by the share of edges, of the first model."""
     [(model, one), *_] = model_by_model(data)["models"].items()
     curves = {
@@ -102,8 +91,6 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     faithfulness_picture(path, f"circuits of {one['n_facts']} facts in {model}", one["shares"], curves)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"circuits.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"circuits.png": draw}, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

@@ -1,6 +1,5 @@
 """docs/contexts.md: how many contexts, and how many steps, ROME needs. Each fact is edited alone by every variant."""
 
-import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
@@ -8,26 +7,23 @@ from statistics import fmean
 from typing import Any
 
 from layers import edited
-from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, mean, way_of
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of, some_of
+from pages import Collected, made, mean, way_of
+from report import Report
 from rows import corrected
 from runs import chosen, without_generation
-from words import written
 from work import records
 
-from corrigenda import Fact, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, load, read_facts
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
 from editing import Rome, ValueSettings
-from eval import METRICS, Case, EvalSettings, measure
+from eval import METRICS, EvalSettings, measure, paired_test
 from eval.leaderboard.recompute import recomputed
-from eval.statistics.paired import paired_test
 
 NAME, SCRIPT = "contexts", "contexts.py"
 SETTINGS = EvalSettings(max_new_tokens=10, perplexity_windows=0)
 USES = ("editing.Rome", "eval.evaluation", "eval.measure")
-
 KEYS = (
     *("efficacy_success", "paraphrase_success", "neighbourhood_success", "efficacy_magnitude"),
     *("paraphrase_magnitude", "neighbourhood_magnitude", "token_accuracy", "paraphrase_token_accuracy"),
@@ -41,18 +37,14 @@ def few(confident: int | None = None) -> Rome:
     return Rome(prefix_lengths=((10, 5),), text=Text("self"), value=ValueSettings(confident_steps=confident))
 
 
-VARIANTS: dict[str, tuple[str, Rome]] = {
+VARIANTS: dict[str, tuple[str, Rome]] = {  # by the name of its folder, in a few words, and the editor
     "20": ("1 + 20 contexts", Rome(prefix_lengths=((5, 10), (10, 10)), text=Text("self"))),
     "5": ("1 + 5 contexts", few()),
     "5-confident-3": ("1 + 5 contexts, `confident_steps=3`", few(3)),
     "5-confident-6": ("1 + 5 contexts, `confident_steps=6`", few(6)),
 }
-"""By the name of its folder, in a few words, and the editor."""
-
 COMPARISONS = (("5", "20"), ("5-confident-6", "5"), ("5-confident-3", "5"))
 """Pairs of variants: which one is compared with which."""
-
-
 options = asking(
     *("--model", "--minutes", "--write"),
     data=FILES / "counterfact.json",
@@ -63,8 +55,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """Edits all facts by all variants."""
+def collect(arguments: Options) -> Collected:
     names = chosen(arguments.variants, VARIANTS, "variant")
     facts = without_generation(read_facts(arguments.data, offset=arguments.offset, limit=arguments.facts))
     folders = {name: RunFolder(arguments.work / name) for name in names}
@@ -75,20 +66,23 @@ def collect(arguments: argparse.Namespace) -> Collected:
     if not common:
         raise SystemExit(f"{arguments.work}: no fact is edited by all of {', '.join(names)} yet")
     runs = {name: made(folder.path) for name, folder in folders.items()}
+    ways = {name: [way_of(entry) for entry in entries] for name, entries in runs.items()}
+
+    def made_alike(one: str, other: str) -> bool:
+        """Whether seconds can be compared: those of another machine, or of other code, say nothing."""
+        return all(way in ways[b] for a, b in ((one, other), (other, one)) for way in ways[a])
+
     figures = {
-        "model": arguments.model,
-        "data": arguments.data.name,
-        "first": arguments.offset + 1,
-        "last": arguments.offset + len(facts),
+        **{"model": arguments.model, "data": arguments.data.name},
+        **{"first": arguments.offset + 1, "last": arguments.offset + len(facts)},
         "subjects": [fact.subject for fact in common],
         "variants": {name: of_variant([found[name][fact.id] for fact in common]) for name in names},
+        "timed_alike": [list(pair) for pair in COMPARISONS if set(pair) <= set(names) and made_alike(*pair)],
     }
-    pairs = [pair for pair in COMPARISONS if set(pair) <= set(names)]
-    figures["timed_alike"] = [list(pair) for pair in pairs if made_alike(*(runs[name] for name in pair))]
     return Collected(figures, runs)
 
 
-def run(arguments: argparse.Namespace, facts: Sequence[Fact], folders: Mapping[str, RunFolder]) -> None:
+def run(arguments: Options, facts: Sequence[Fact], folders: Mapping[str, RunFolder]) -> None:
     """Edits and scores what is not done yet, fact by fact: so seconds of all variants are of the same times."""
     deadline = deadline_of(arguments)
     lm = cache(lambda: load(arguments.model))
@@ -100,15 +94,19 @@ def run(arguments: argparse.Namespace, facts: Sequence[Fact], folders: Mapping[s
     with ExitStack() as held:
         for folder in folders.values():  # two of these commands at once would do the same twice
             held.enter_context(folder.held())
-        in_turn = [records(folders[name].path, facts, partial(find, name=name), USES, deadline) for name in folders]
+        in_turn = [records(one.path, facts, partial(find, name=name), USES, deadline) for name, one in folders.items()]
         for _ in zip(*in_turn, strict=True):
             pass
 
 
-def of_variant(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def of_variant(records: Sequence[Data]) -> dict[str, Any]:
     """The figures of each fact, by the present definitions, whenever it was edited; those that all facts have."""
     cases = [recomputed(Fact.from_dict(record["fact"]), record) for record in records]
-    found = {state: by_key(cases, state) for state in ("before", "after")}
+    sides = {state: [getattr(case, state).values for case in cases] for state in ("before", "after")}
+    found = {
+        state: {key: [one[key] for one in values] for key in KEYS if all(key in one for one in values)}
+        for state, values in sides.items()
+    }
     return {
         "before": {key: fmean(values) for key, values in found["before"].items()},
         "facts": found["after"] | {SECONDS: [record["seconds"] for record in records]},
@@ -116,32 +114,19 @@ def of_variant(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def by_key(cases: Sequence[Case], state: str) -> dict[str, list[float]]:
-    """Of the metrics that all cases have, the value of each."""
-    values = [getattr(case, state).values for case in cases]
-    return {key: [one[key] for one in values] for key in KEYS if all(key in one for one in values)}
-
-
-def made_alike(one: Made, other: Made) -> bool:
-    """Whether seconds can be compared: those of another machine, or of other code, say nothing."""
-    ways, others = ([way_of(entry) for entry in made] for made in (one, other))
-    return all(way in others for way in ways) and all(way in ways for way in others)
-
-
-# -- the statistics
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """The means of each metric by variant, and the `differences` of `COMPARISONS`, with p corrected for all of them."""
     variants, subjects = figures["variants"], figures["subjects"]
     names = [name for name in VARIANTS if name in variants]
     compared: list[dict[str, Any]] = []
-    for left, right in COMPARISONS:
-        if left in names and right in names:
-            alike = [left, right] in figures["timed_alike"]
-            sides = (variants[name]["facts"] for name in (left, right))
-            one, other = ({key: of[key] for key in of if alike or key != SECONDS} for of in sides)
-            compared.append({"left": left, "right": right, "tests": differences(one, other, subjects)})
+    for left, right in (pair for pair in COMPARISONS if set(pair) <= set(names)):
+        one, other = (variants[name]["facts"] for name in (left, right))
+        timed = (SECONDS,) if [left, right] in figures["timed_alike"] else ()
+        tests = {}
+        for key in (key for key in (*KEYS, *timed) if key in one and key in other):
+            tests[key] = mean([a - b for a, b in zip(one[key], other[key], strict=True)], subjects)
+            tests[key]["p"] = paired_test(one[key], other[key], groups=subjects)
+        compared.append({"left": left, "right": right, "tests": tests})
     corrected([test for one in compared for test in one["tests"].values()])
     rows = {
         key: [mean(variants[name]["facts"][key], subjects, METRICS[key].is_share) for name in names]
@@ -151,19 +136,6 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"named": {name: VARIANTS[name][0] for name in names}, "rows": rows, "compared": compared}
 
 
-def differences(
-    left: Mapping[str, Sequence[float]], right: Mapping[str, Sequence[float]], subjects: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """By metric the difference of two variants with its interval, and the p-value of a paired test."""
-    return {
-        key: mean([a - b for a, b in zip(left[key], right[key], strict=True)], subjects)
-        | {"p": paired_test(left[key], right[key], groups=subjects)}
-        for key in (*KEYS, SECONDS)
-        if key in left and key in right
-    }
-
-
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 if __name__ == "__main__":
     REPORT.main()

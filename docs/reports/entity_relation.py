@@ -5,8 +5,7 @@ hidden ("Relation Also Knows", Liu et al. 2024); and ROME at both tokens, each f
 ends with its subject are passed over: no token of the relation stands after it.
 """
 
-import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -16,15 +15,14 @@ from typing import Any, Literal, get_args
 from drawn import band
 from layers import edited
 from matplotlib.figure import Figure
-from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, mean, model_by_model, of_each_model
-from words import written
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
+from pages import Collected, beside, made, mean
+from report import Report
 from work import first_records
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
 from editing import Rome, ValueSettings
-from eval import METRICS, Case, EvalSettings, measure
+from eval import METRICS, EvalSettings, Measurement, measure
 from locate import CausalTrace, Noise, UnknownFactError
 from locate.pictures import save, ticks_at_layers
 from locate.question import Part
@@ -49,8 +47,6 @@ KEYS = (
     *("answer_kept_same_subject", "bleed_same_subject", "same_subject_kl"),
 )
 USES = ("editing.Rome", "eval.measure", "locate.CausalTrace")
-
-
 options = asking(
     *("--model", "--minutes", "--anew"),
     known=(FILES / "known_facts.json", "traced, where the model knows them"),
@@ -63,8 +59,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """Traces and edits."""
+def collect(arguments: Options) -> Collected:
     deadline = deadline_of(arguments)
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]
@@ -75,14 +70,9 @@ def collect(arguments: argparse.Namespace) -> Collected:
     traces = first_of(of_traces, known, lambda fact: traced(lm, fact, layers, sigma), arguments.traced, deadline)
     edits = first_of(of_edits, facts, lambda fact: edited_at_both(lm, fact), arguments.facts, deadline)
     figures = {
-        "layers": layers,
-        "window": min(TRACE.window, lm.n_layers),
-        "samples": TRACE.noise.samples,
+        **{"layers": layers, "window": min(TRACE.window, lm.n_layers), "samples": TRACE.noise.samples},
         "edited_layers": {part: Rome(position=part).resolved_layer(lm) for part in PARTS},
-        "data": arguments.data.stem,
-        "first": arguments.first,
-        "traces": traces,
-        "edits": edits,
+        **{"data": arguments.data.stem, "first": arguments.first, "traces": traces, "edits": edits},
     }
     return beside(NAME, lm.name, figures, {name: made(place) for name, place in places.items()}, arguments)
 
@@ -112,26 +102,21 @@ def traced(lm: LanguageModel, fact: Fact, layers: list[int], sigma: float) -> di
 
 
 def edited_at_both(lm: LanguageModel, fact: Fact) -> dict[str, Any]:
-    """By the token of the edit a fact's figures; "before": those of the unedited model."""
+    """By the token of the edit a fact's figures, of those that there are; "before": those of the unedited model."""
     fact = replace(fact, neighbourhood=fact.neighbourhood[:NEIGHBOURS])
     [before] = measure(lm, [fact], SETTINGS)
+
+    def values(one: Measurement) -> dict[str, Any]:
+        return {key: one.values[key] for key in KEYS if key in one.values}
+
     found: dict[str, Any] = {}
     for part in PARTS:
         case = edited(lm, fact, before, replace(ROME, position=part), SETTINGS)
-        found["before"], found[part] = values(case, "before"), {**values(case, "after"), "error": case.error}
+        found |= {"before": values(before), part: {**values(case.after), "error": case.error}}
     return found
 
 
-def values(case: Case, when: Literal["before", "after"]) -> dict[str, float]:
-    """A fact's figures, by key; of those that there are."""
-    found = getattr(case, when).values
-    return {key: found[key] for key in KEYS if key in found}
-
-
-# -- the statistics and the picture
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """Means over facts with intervals: of the effects by layer, of the edits' figures, and of their differences."""
     traces, edits = figures["traces"], [{**one["found"], "name": one["subject"]} for one in figures["edits"]]
     subjects = [one["subject"] for one in traces]
@@ -153,7 +138,7 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"curves": curves, "table": table, "refused": refused}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """The effects by layer: a panel for what is hidden and what is restored, a curve for each token."""
     model, found = next(iter(data["digest"]["models"].items()))
     layers = data["figures"]["models"][model]["layers"]
@@ -161,9 +146,7 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     panels = figure.subplots(2, 2, sharex=True, sharey="row")
     for row, hidden in zip(panels, PARTS, strict=True):
         for axes, site in zip(row, SITES, strict=True):
-            for curve in found["curves"]:
-                if (curve["hidden"], curve["site"]) != (hidden, site):
-                    continue
+            for curve in (one for one in found["curves"] if (one["hidden"], one["site"]) == (hidden, site)):
                 band(axes, layers, curve["layers"], f"at the {curve['part']}'s last token", 100, marker=".")
             axes.axhline(0, color="gray", linewidth=0.8)
             name = "FFN" if site == "ffn" else site
@@ -176,8 +159,6 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"entity-relation.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"entity-relation.png": draw}, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

@@ -5,25 +5,23 @@ Key-value memories (Geva et al. 2021), sub-updates, early exit and steering (Gev
 the page says of a model what its parts say.
 """
 
-import argparse
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, digest, summary
-from ffn_lens_pictures import PICTURES
-from options import FILES, OUTPUTS, asking, some_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from ffn_lens_findings import MOST_DRIFT, PAPER_ALONE, PICTURES, digest, summary
+from options import FILES, OUTPUTS, Data, Options, asking, some_of
+from pages import Collected, beside, made
+from report import Report, model_by_model
 from runs import chosen
-from words import written
 from work import once, records
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data.read import read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
 from corrigenda.data.word_lists import insults
 from corrigenda.moments.text import Text
 from editing.neurons.steer import steer
@@ -44,17 +42,14 @@ USES = (
 SOURCES: tuple[Group, ...] = ("subject", "relation", "last")
 OPENINGS = ("{} is", "{} was", "{} is known for", "{} is located in", "The history of {}", "Everyone knows that {}")
 """What the model goes on from, when it is asked for its own words about a subject."""
-ABOUT = 40
-"""Tokens of each of these."""
+ABOUT = 40  # tokens of each of these
 POLITE = ("please", "thank", "thanks", "kind", "friend", "welcome", "sorry", "love", "dear", "hope")
-DRIVEN = 10
-"""Values that are driven, as in the paper."""
-STRENGTHS: Mapping[str, tuple[float, ...]] = {
+DRIVEN = 10  # values that are driven, as in the paper
+STRENGTHS: Mapping[str, tuple[float, ...]] = {  # in units of the root mean square of each layer's coefficients
     "insults": (-10.0, -3.0, 3.0, 10.0),
     "polite words": (3.0, 10.0, 30.0),
     "random values": (10.0, 30.0),
 }
-"""In units of the root mean square of each layer's coefficients."""
 PROMPTS = tuple(
     f"{opening}, {rest}"
     for opening in (
@@ -69,12 +64,9 @@ PROMPTS = tuple(
     )
     for rest in ('"you are such a', '"what a', "you are nothing but a", '"you', '"shut up, you')
 )
-SETS = {"counterfact": "CounterFact", "known_facts": "known facts"}
-"""Names of data sets, by the file's."""
+SETS = {"counterfact": "CounterFact", "known_facts": "known facts"}  # names of data sets, by the file's
 TEXT_PARTS = ("triggers", "sensitivity", "agreement", "aggregation", "sub_updates")
 ORDER = ("facts", "steering", "early_exit", *TEXT_PARTS)
-
-
 options = asking(
     *("--model", "--anew"),
     data=FILES / "counterfact.json",
@@ -91,8 +83,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """The figures of all parts that are made."""
+def collect(arguments: Options) -> Collected:
     asked = chosen(arguments.parts, dict.fromkeys(ORDER), "part")
     lm = load(arguments.model)
     text = Text("self", tokens=arguments.tokens, length=arguments.length)
@@ -116,9 +107,6 @@ def collect(arguments: argparse.Namespace) -> Collected:
     return beside(NAME, lm.name, about | figures, {name: made(folder) for name, folder in there.items()}, arguments)
 
 
-# -- over text
-
-
 def of_text(name: str, lm: LanguageModel, text: Text, texts: int, folders: Mapping[str, Path]) -> dict[str, Any]:
     """A part of the job `lens`, with the results of the parts that it needs."""
     part = PARTS[name]
@@ -130,15 +118,12 @@ def of_text(name: str, lm: LanguageModel, text: Text, texts: int, folders: Mappi
 
 def agreement_by_depth(result: Any) -> dict[str, Any]:
     """Agreement in thirds of the layers, beside the control, and where the most peaked values lie."""
-    n = len(result.used)
-    thirds = {"lower": range(n // 3), "middle": range(n // 3, 2 * n // 3), "upper": range(2 * n // 3, n)}
-    found: dict[str, Any] = {}
-    for depth, layers in thirds.items():
-        rows = list(layers)
-        used = result.used[rows]
-        kinds = (("agreement", result.agrees), ("permuted", result.agrees_permuted))
-        found[depth] = {name: mean_over(outcomes[rows][used], shares=True) for name, outcomes in kinds}
-        found[depth]["peaked"] = sum(layer in layers for layer, _ in result.peaked)
+    n, found = len(result.used), dict[str, Any]()
+    for third, depth in enumerate(("lower", "middle", "upper")):
+        rows = list(range(third * n // 3, (third + 1) * n // 3))
+        kinds = {"agreement": result.agrees, "permuted": result.agrees_permuted}
+        found[depth] = {name: mean_over(of[rows][result.used[rows]], shares=True) for name, of in kinds.items()}
+        found[depth]["peaked"] = sum(layer in rows for layer, _ in result.peaked)
     return {"by_depth": found}
 
 
@@ -148,8 +133,8 @@ def aggregation_over_layers(result: Any) -> dict[str, Any]:
     def share(outcomes: torch.Tensor) -> dict[str, Any] | None:
         return mean_over(outcomes.double().mean(0), shares=True)
 
-    names = ("residual", "agreement", "override", "composition")
     composed = (result.cases == 3).double().sum(0) / (result.cases >= 2).double().sum(0)
+    names = ("residual", "agreement", "override", "composition")
     return {
         "cases": {name: share(result.cases == number) for number, name in enumerate(names)},
         "active": share(result.active),
@@ -162,17 +147,14 @@ def aggregation_over_layers(result: Any) -> dict[str, Any]:
 
 def saturation(result: Any) -> dict[str, Any]:
     """The pairs of an event and elsewhere as differences, and promotion and elimination by layer."""
-    texts = torch.arange(len(result.events))
     others = torch.arange(result.n_layers)[:, None] != result.events
     found: dict[str, Any] = {}
     for name in ("highest", "mean", "lowest", "promotion", "elimination"):
         row = getattr(result, name).double()
-        there, elsewhere = row[result.events, texts], (row * others).sum(0) / others.sum(0)
+        there, elsewhere = row[result.events, torch.arange(len(result.events))], (row * others).sum(0) / others.sum(0)
         parts = {"there": there, "elsewhere": elsewhere, "difference": there - elsewhere}
         found[name] = {part: mean_over(values) for part, values in parts.items()}
-    by_layer = {
-        name: [mean_over(layer) for layer in getattr(result, name)] for name in ("promotion", "elimination", "mean")
-    }
+    by_layer = {name: [*map(mean_over, getattr(result, name))] for name in ("promotion", "elimination", "mean")}
     return {"compared": found, "scores_by_layer": by_layer}
 
 
@@ -197,35 +179,25 @@ def exits(lm: LanguageModel, tokens: int, folder: Path) -> dict[str, Any]:
     return found.summary() | {"taught": found.n_taught, "curves": curves, "settled": found.settled.tolist()}
 
 
-# -- of facts
-
-
-def followed(lm: LanguageModel, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Knockout and attributes of the facts that the model knows, one after another."""
+def followed(lm: LanguageModel, arguments: Options, folder: Path) -> dict[str, Any]:
+    """Knockout and attributes of the facts that the model knows, one after another; one fact of each subject."""
     name = SETS.get(arguments.data.stem, arguments.data.stem)
     sets = {"embedded": read_facts("embedded"), name: read_facts(arguments.data, limit=arguments.asked)}
     in_turn = [(name, fact) for name, facts in sets.items() for fact in facts][: arguments.asked]
     of = {fact.id: name for name, fact in reversed(in_turn)}
     n_asked = dict.fromkeys(sets, 0)
-    known: list[Mapping[str, Any]] = []
-    subjects: set[str] = set()
+    known: dict[str, Data] = {}  # by subject
 
     def asked() -> Iterator[Fact]:
         for name, fact in in_turn:
-            if len(known) == arguments.facts:
-                break
-            if fact.subject not in subjects:  # one fact of each subject: the figures are of subjects
+            if fact.subject not in known and len(known) < arguments.facts:
                 n_asked[name] += 1
                 yield fact
 
-    def find(fact: Fact) -> dict[str, Any]:
-        return examined(lm, of[fact.id], fact, worded=len(known) < arguments.worded)
-
-    for record in records(folder, asked(), find):
+    for record in records(folder, asked(), lambda fact: examined(lm, of[fact.id], fact, len(known) < arguments.worded)):
         if "knockout" in record:
-            known.append(record)
-            subjects.add(record["fact"]["subject"])
-    return {"asked": n_asked, "known": with_rates_of_others(lm, known)}
+            known[record["fact"]["subject"]] = record
+    return {"asked": n_asked, "known": with_rates_of_others(lm, [*known.values()])}
 
 
 def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, Any]:
@@ -248,24 +220,17 @@ def examined(lm: LanguageModel, of: str, fact: Fact, worded: bool) -> dict[str, 
     return record
 
 
-def with_rates_of_others(lm: LanguageModel, known: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_rates_of_others(lm: LanguageModel, known: Sequence[Data]) -> list[dict[str, Any]]:
     """The records, those with words with the attributes rate, and that of the next such fact's words: the control."""
-    found = []
-    worded = [record for record in known if "words" in record]
+    found, worded = [], [record for record in known if "words" in record]
     for record in known:
         kept = {key: value for key, value in record.items() if key not in ("words", "fact")}
-        kept["subject"] = record["fact"]["subject"]
+        found.append(kept | {"subject": record["fact"]["subject"]})
         if "words" in record:
-            rates = kept["rates"] = {}
-            for name, other in (("own", record), ("other", worded[(worded.index(record) + 1) % len(worded)])):
-                flow = attribute_flow(lm, Fact.from_dict(record["fact"]), other["words"])
-                assert flow.rates is not None  # there are words
-                rates[name] = flow.rates.tolist()
-        found.append(kept)
+            sides = {"own": record, "other": worded[(worded.index(record) + 1) % len(worded)]}
+            flows = {of: attribute_flow(lm, Fact.from_dict(record["fact"]), one["words"]) for of, one in sides.items()}
+            found[-1]["rates"] = {of: flow.rates.tolist() for of, flow in flows.items()}  # type: ignore[union-attr]
     return found
-
-
-# -- steering
 
 
 def steered(lm: LanguageModel, windows: int) -> dict[str, Any]:
@@ -289,20 +254,15 @@ def steered(lm: LanguageModel, windows: int) -> dict[str, Any]:
 
 
 def is_one_token(lm: LanguageModel, word: str) -> bool:
-    try:
-        token_id(lm, word)
-    except UnknownTokenError:
-        return False
-    return True
+    with suppress(UnknownTokenError):
+        return token_id(lm, word) is not None
+    return False
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     return model_by_model(data) | {"paper_alone": PAPER_ALONE, "most_drift": MOST_DRIFT}
 
 
-PAGE = written(NAME, SCRIPT, shown)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures=PICTURES, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

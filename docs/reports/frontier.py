@@ -5,64 +5,60 @@ from one run of `scoped` whose gate is open wherever a prompt names the subject:
 each probe, and so is what the unedited model says; where a gate opens at a threshold follows from its scores.
 """
 
-import argparse
-from collections.abc import Mapping, Sequence
-from itertools import product
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 from frontier_gates import TITLES, AskedProbe, forms_seen, scores
-from frontier_probes import ASIDE, DATA, facts_of
 from matplotlib.figure import Figure
-from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, kept, mean
+from options import OUTPUTS, Data, Options, asking, deadline_of, some_of
+from pages import Collected, kept, mean, read_json
+from report import Report
 from rows import against, known, row_of
-from runs import chosen, finished, how_made, relative, run
-from words import written
+from runs import chosen, finished, how_made, relative, run, without_generation
 
-from corrigenda import Fact, load
-from corrigenda.data import read_facts, read_part, write_facts
+from corrigenda import Fact, load, read_facts
+from corrigenda.data import FactSet, read_part, write_facts
+from corrigenda.data.other_subjects import with_other_subjects
+from corrigenda.data.relations import relations, relations_of
 from corrigenda.runs.store import Store
 from editing.gate.kept import gate_of
+from editing.gate.questions import alike
 from eval.leaderboard.recompute import recomputed
-from eval.measurement import Measurement
 from eval.records import RUNNING_KIND, SUBJECT_KIND
 
 NAME, SCRIPT = "frontier", "frontier.py"
-MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}
-"""The models, and the precision of their runs."""
+MODELS = {"qwen2.5-coder-0.5b": "bfloat16", "smollm2-135m": "float32"}  # the models, and the precision of their runs
 OPEN = "open"
-FRAMES = ("editor=memit", "editor.frames.number=6")
+FRAMES, REPLAY = ("editor=memit", "editor.frames.number=6"), "editor.rule=replay"
 STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
-ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
+WIDE = (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5")
+ROWS: dict[str, tuple[str, tuple[str, ...]]] = {  # by name, what it is, and the settings of its run
     "memit": ("`memit`", ("editor=memit",)),
     "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
     "grace_wide": ("`grace_wide`", ("editor=grace_wide",)),
     "scoped": ("`scoped`", ("editor=scoped",)),
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
 }
-"""By name, what it is, and the settings of its run."""
-REPLAY = "editor.rule=replay"
-TRIED: dict[str, tuple[str, tuple[str, ...]]] = {
+TRIED: dict[str, tuple[str, tuple[str, ...]]] = {  # the same of what was tried in the weights, on facts set aside
     "memit": ROWS["memit"],
     "frames": ("`memit` over six other ways to ask, too", FRAMES),
     "frames_steps": ROWS["frames_steps"],
     "replay": ("forward replay", ("editor=memit", REPLAY)),
-    "replay_wide": (
-        "forward replay over them, *steps*, changes of up to 1.5 times the state",
-        (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5"),
-    ),
+    "replay_wide": ("forward replay over them, *steps*, changes of up to 1.5 times the state", WIDE),
     "ratio": ("`memit`, *heavier text*", ("editor=memit", "editor.ratio=30")),
     "suit": ("`suit`", ("editor=suit",)),
     "alphaedit": ("`alphaedit`", ("editor=alphaedit",)),
 }
-"""The same of what was tried in the weights, on facts set aside."""
-KINDS = ("prompt", "paraphrases", "neighbourhood", "locality", SUBJECT_KIND, RUNNING_KIND)
+SAYING, KEEPING = ("prompt", "paraphrases"), (SUBJECT_KIND, RUNNING_KIND)
+"""Kinds of prompts on which the new object is to be said, and on which the answer is to be kept."""
+GATED = ("paraphrases", *KEEPING)
 SETTINGS = (
-    "eval=side_effects",
-    f"eval.only=[{','.join(KINDS)}]",
-    "eval.max_new_tokens=10",
-    "eval.perplexity_windows=16",
+    *("eval=side_effects", f"eval.only=[{','.join((*SAYING, 'neighbourhood', 'locality', *KEEPING))}]"),
+    *("eval.max_new_tokens=10", "eval.perplexity_windows=16"),
 )
 SAID = ("free_generation_strict", "paraphrase_free_generation_strict")
 KEPT = ("answer_kept", f"answer_kept_{SUBJECT_KIND}", f"answer_kept_{RUNNING_KIND}", "bleed", f"bleed_{SUBJECT_KIND}")
@@ -70,17 +66,71 @@ KEYS = (*SAID, *KEPT, "preservation", "neighbourhood_kl", "perplexity_drift", "n
 TESTED = (*SAID, *KEPT)
 TRAINED = ("counterfact.json[1000:1400]", "zsre.json[:241]", "zsre.json[242:400]")
 """What the gates were trained on besides the shipped relations."""
-SHOWN = 60
-"""About so many points of a curve are in the data."""
-Right = list[tuple[int, int]]
-"""By probe its fact's number, and whether it is right."""
-ACROSS = 2
-"""Panels side by side."""
-LEFT = 0.95
-"""The share of answers about the same subject that is to be kept."""
+SHOWN = 60  # about so many points of a curve are in the data
+Right = list[tuple[int, int]]  # by probe its fact's number, and whether it is right
+ACROSS = 2  # panels side by side
+LEFT = 0.95  # the share of answers about the same subject that is to be kept
+ASIDE = "aside"
+DATA = {"counterfact": ("counterfact.json", 100), "zsre": ("zsre_fresh.json", 0), ASIDE: ("counterfact.json", 1400)}
+"""By data set its file, and how many of its facts are passed over. No setting was chosen on those that follow, but on
+those that are set aside."""
+NEIGHBOURS = OTHERS = 5  # neighbourhood prompts of a fact; prompts that ask something else about its subject
 
 
-# -- the first step
+def facts_of(of: str, count: int, files: Path) -> FactSet:
+    """The facts of a data set, with prompts that ask something else about their subjects."""
+    # CounterFact's ask another relation of that kind of subject in a form of ParaRel; zsRE's are its questions of other
+    # relations. More than half of these forms are among those of which a gate learned that they ask something else:
+    # which is noted of each (`frontier_gates.forms_seen`).
+    name, first = DATA[of]
+    source = read_facts(files / name, on_error="skip")
+    facts = without_generation(FactSet(of, tuple(source)[first : first + count]))
+    if of != "zsre":
+        drawn = {fact.id: from_pararel(fact, files / "pararel") for fact in facts}
+    else:
+        source = FactSet(of, (*read_facts(files / "zsre.json", on_error="skip"), *source))
+        drawn = {fact.id: from_questions(fact, source) for fact in facts}
+    neighbourhoods = {fact.id: fact.neighbourhood[:NEIGHBOURS] for fact in facts}
+    own = (replace(fact, same_subject=drawn[fact.id], neighbourhood=neighbourhoods[fact.id]) for fact in facts)
+    return with_other_subjects(FactSet(of, tuple(own)), source, NEIGHBOURS)
+
+
+def from_pararel(fact: Fact, folder: Path) -> tuple[str, ...]:
+    """Prompts of other relations of the fact's kind of subject; first those with the same kind of answer."""
+    # A relation that shares a form with the fact's own is none of them: where "{} is located in" may ask for either,
+    # the fact's answer is right.
+    own, draw = relations_of(fact), random.Random(fact.id)
+    kinds, answers = {one.kind for one in own}, {one.answer for one in own}
+    barred = {name for name in (fact.relation, *(one.wikidata for one in own)) if name}
+    others = {one.wikidata: one.answer for one in relations() if one.kind in kinds and one.wikidata not in barred}
+    asked = {fact.prompt, *chain.from_iterable(forms_of(name, folder) for name in barred)}
+    found = []
+    for name in sorted(others):
+        forms = forms_of(name, folder)
+        if forms and not asked.intersection(forms):
+            found.append((others[name] not in answers, draw.random(), draw.choice(forms)))
+    return tuple(form.replace("{}", fact.subject) for *_, form in sorted(found)[:OTHERS])
+
+
+def forms_of(relation: str, folder: Path) -> list[str]:
+    """ParaRel's forms of a relation that end where the object stands, with ``{}`` for the subject."""
+    if not (path := folder / f"{relation}.json").is_file():
+        return []
+    patterns = (text.rstrip(" .") for text in read_json(path)["patterns"])
+    ending = (text.removesuffix("[Y]").strip() for text in patterns if text.endswith("[Y]"))
+    return [text.replace("[X]", "{}") for text in ending if text.count("[X]") == 1]
+
+
+def from_questions(fact: Fact, source: Sequence[Fact]) -> tuple[str, ...]:
+    """Questions of other relations; two forms are of one relation where some fact has both."""
+
+    def forms(one: Fact) -> tuple[str, ...]:
+        return (one.prompt, *(text.replace(one.subject, "{}") for text in one.paraphrases))
+
+    same = alike(map(forms, source))
+    own = {same[form] for form in forms(fact)}
+    known = sorted({form for one in source for form in forms(one) if form.count("{}") == 1 and same[form] not in own})
+    return tuple(form.replace("{}", fact.subject) for form in random.Random(fact.id).sample(known, OTHERS))
 
 
 options = asking(
@@ -93,8 +143,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """All runs and scores; None where the time was up before all was done."""
+def collect(arguments: Options) -> Collected | None:
     deadline = deadline_of(arguments)
     found = kept(NAME, arguments) or Collected({"sets": {}}, {})
     models, data = chosen(arguments.models, MODELS, "model"), chosen(arguments.data, DATA, "data set")
@@ -125,84 +174,59 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
 
 
 def probes_of(model: str, cases: Sequence[Any], files: Path) -> dict[str, Any]:
-    """Every probe that names its subject: what is right of it with the gate shut and open, and the gates' scores.
-
-    *Right* is: of a prompt and a paraphrase, that the new object is said; of others, that the answer is kept.
-    """
-    probes, kinds, shut, opened = [], [], [], []
-    for number, case in enumerate(cases):
-        for kind in ("prompt", "paraphrases", SUBJECT_KIND, RUNNING_KIND):
-            for old, new in pairs(case.before, case.after, kind):
-                if case.fact.subject not in new.prompt or (
-                    kind in (SUBJECT_KIND, RUNNING_KIND) and not old.content_word
-                ):
-                    continue
-                probes.append(AskedProbe(number, case.fact.subject, new.prompt))
-                kinds.append(kind)
-                said = kind in ("prompt", "paraphrases")
-                shut.append(bool(old.strict) if said else True)
-                opened.append(bool(new.strict) if said else old.content_word == new.content_word)
+    """Every probe that names its subject: what is right of it with the gate shut and open, and the gates' scores."""
+    # *Right* is: of a prompt and a paraphrase, that the new object is said; of others, that the answer is kept.
+    facts, found = [case.fact for case in cases], []
+    for (number, case), kind in product(enumerate(cases), (*SAYING, *KEEPING)):
+        unedited = {record.prompt: record for record in case.before.scored(kind)}
+        for new in case.after.scored(kind):
+            old = unedited.get(new.prompt)
+            if old and case.fact.subject in new.prompt and (kind in SAYING or old.content_word):
+                kept = old.content_word == new.content_word
+                right = (bool(old.strict), bool(new.strict)) if kind in SAYING else (True, kept)
+                found.append((AskedProbe(number, case.fact.subject, new.prompt), number, kind, *right))
+    probes, *columns = (list(column) for column in zip(*found, strict=True))
     lm = load(model, dtype=MODELS[model])
     trained = [fact for part in TRAINED for fact in read_part(str(files / part))]
     return {
-        "fact": [probe.fact for probe in probes],
-        "kind": kinds,
-        "shut": shut,
-        "open": opened,
+        **dict(zip(("fact", "kind", "shut", "open"), columns, strict=True)),
         "seen": forms_seen(probes, trained),
-        "scores": {
-            gate: [round(score, 4) for score in found]
-            for gate, found in scores(lm, [case.fact for case in cases], probes).items()
-        },
+        "scores": {gate: [round(one, 4) for one in of] for gate, of in scores(lm, facts, probes).items()},
         "threshold": gate_of(lm).threshold,
     }
 
 
-def pairs(before: Measurement, after: Measurement, kind: str) -> list[tuple[Any, Any]]:
-    """A kind's records before and after, by prompt."""
-    old = {record.prompt: record for record in before.scored(kind)}
-    return [(old[record.prompt], record) for record in after.scored(kind) if record.prompt in old]
-
-
-# -- the statistics
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """Means with intervals by set and row, paired tests against `memit`, and the curves."""
     found = {}
     for name, one in figures["sets"].items():
-        rows = {row: {key: known(values, "after", key) for key in KEYS} for row, values in one["rows"].items()}
-        base = one["rows"].get("memit")
+        rows, first, base = one["rows"], next(iter(one["rows"].values())), one["rows"].get("memit")
         found[name] = {
-            "before": {key: known(next(iter(one["rows"].values())), "before", key) for key in KEYS},
-            "rows": rows,
-            "tests": {
-                row: against(base, values, TESTED) for row, values in one["rows"].items() if base and row != "memit"
-            },
+            "before": {key: known(first, "before", key) for key in KEYS},
+            "rows": {row: {key: known(values, "after", key) for key in KEYS} for row, values in rows.items()},
+            "tests": {row: against(base, values, TESTED) for row, values in rows.items() if base and row != "memit"},
             "gates": {gate: curve(one, gate) for gate in (one["probes"] or {"scores": ()})["scores"]},
             "oracle": oracle(one) if one["probes"] else None,
         }
     return {"shown": found, "what": {row: what for row, (what, _) in (ROWS | TRIED).items()}, "titles": TITLES}
 
 
-def right_at(one: Mapping[str, Any], gate: str, threshold: float, kind: str, seen: bool | None = None) -> Right:
+def right_at(one: Data, gate: str, threshold: float, kind: str, seen: bool | None = None) -> Right:
     """Of the probes of a kind, which are right where a gate opens above a threshold; `seen`: of such forms alone."""
     probes = one["probes"]
-    rows = zip(
-        *(probes[name] for name in ("kind", "seen", "shut", "open", "fact")), probes["scores"][gate], strict=True
-    )
+    columns = (probes[name] for name in ("kind", "seen", "shut", "open", "fact"))
     return [
         (fact, int(opened if score > threshold else shut))
-        for of, form, shut, opened, fact, score in rows
+        for of, form, shut, opened, fact, score in zip(*columns, probes["scores"][gate], strict=True)
         if of == kind and seen in (None, form)
     ]
 
 
-def curve(one: Mapping[str, Any], gate: str) -> dict[str, Any]:
+def curve(one: Data, gate: str) -> dict[str, Any]:
     """A point for each threshold, and what is said where so many answers about the subject are kept."""
     points = []
     for threshold in (-1.0, *sorted(set(one["probes"]["scores"][gate]))):
-        at = {kind: right_at(one, gate, threshold, kind) for kind in ("paraphrases", SUBJECT_KIND, RUNNING_KIND)}
+        at = {kind: right_at(one, gate, threshold, kind) for kind in GATED}
         points.append({kind: sum(right for _, right in rows) / len(rows) for kind, rows in at.items()})
         points[-1]["threshold"] = threshold
     enough = [point for point in points if min(point[SUBJECT_KIND], point[RUNNING_KIND]) >= LEFT]
@@ -210,22 +234,18 @@ def curve(one: Mapping[str, Any], gate: str) -> dict[str, Any]:
     return {"points": points[:: max(1, len(points) // SHOWN)], "best": best, **shares(one, gate, best["threshold"])}
 
 
-def oracle(one: Mapping[str, Any]) -> dict[str, Any]:
+def oracle(one: Data) -> dict[str, Any]:
     """What is said with the gate open, and at the threshold that ships: how often it opens, and what is right."""
-    threshold = one["probes"]["threshold"]
-    open_at = {
-        kind: [
-            score > threshold
-            for of, score in zip(one["probes"]["kind"], one["probes"]["scores"]["learned"], strict=True)
-            if of == kind
-        ]
-        for kind in ("paraphrases", SUBJECT_KIND, RUNNING_KIND)
-    }
-    opened = {kind: sum(found) / len(found) for kind, found in open_at.items()}
-    return {"opens": opened, "open": shares(one, "learned", -1.0), "shipped": shares(one, "learned", threshold)}
+    probes = one["probes"]
+    threshold, opens = probes["threshold"], dict[str, float]()
+    for kind in GATED:
+        of_kind = zip(probes["kind"], probes["scores"]["learned"], strict=True)
+        scored = [score for of, score in of_kind if of == kind]
+        opens[kind] = sum(score > threshold for score in scored) / len(scored)
+    return {"opens": opens, "open": shares(one, "learned", -1.0), "shipped": shares(one, "learned", threshold)}
 
 
-def shares(one: Mapping[str, Any], gate: str, threshold: float) -> dict[str, Any]:
+def shares(one: Data, gate: str, threshold: float) -> dict[str, Any]:
     """What is right at a threshold, with intervals over subjects; of paraphrases also by whether the form was seen."""
     subjects = next(iter(one["rows"].values()))["subjects"]
     asked = [("prompt", None), ("paraphrases", None), ("paraphrases", True), ("paraphrases", False)]
@@ -240,7 +260,7 @@ def shares(one: Mapping[str, Any], gate: str, threshold: float) -> dict[str, Any
     return found
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """The curves of all gates, a panel for each set, with the rows that have no gate as points."""
     shown = {name: one for name, one in data["digest"]["shown"].items() if one["gates"]}
     lines = -(-len(shown) // ACROSS)
@@ -263,8 +283,6 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, timed=True), {"frontier.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest, PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"frontier.png": draw}, timed=True)
 if __name__ == "__main__":
     REPORT.main()

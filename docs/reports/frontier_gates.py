@@ -5,7 +5,8 @@ subject in its words is kept out by every gate, and is not scored.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,23 +21,13 @@ from editing.gate.kept import gate_of
 from editing.gate.questions import questions_of, shipped_questions
 from editing.gate.training import GateTraining, kept_states
 
-ROWS = 32
-"""Prompts that are run at once."""
-SEED = 1
-"""That of the gates that ship."""
-ALPHA, BETA = 0.1, 20.0
-"""HoReN's damping and inverse temperature (2605.08143)."""
+ROWS = 32  # prompts that are run at once
+SEED = 1  # that of the gates that ship
+ALPHA, BETA = 0.1, 20.0  # HoReN's damping and inverse temperature (2605.08143)
 
 
-@dataclass(frozen=True)
-class AskedProbe:
-    """A prompt that names a fact's subject.
-
-    Attributes:
-        fact: the fact's number.
-        subject: its subject.
-        prompt: the text.
-    """
+class AskedProbe(NamedTuple):
+    """A prompt that names the subject of a fact, which is given by its number."""
 
     fact: int
     subject: str
@@ -49,7 +40,7 @@ def scores(lm: LanguageModel, facts: Sequence[Fact], probes: Sequence[AskedProbe
     both = [*asked, *probes]
     of = torch.tensor([probe.fact for probe in probes])
     found = {}
-    for name, embed in GATES.items():
+    for name, (_, embed) in GATES.items():
         z = functional.normalize(embed(lm, both).double(), dim=1)
         keys, queries = z[: len(asked)], z[len(asked) :]
         if name == "hopfield":
@@ -66,12 +57,9 @@ def forms_seen(probes: Sequence[AskedProbe], trained: Sequence[Fact]) -> list[bo
     return [next(questions_of([fact])).form in known for fact in own]
 
 
-def _of_gate(make: Callable[[LanguageModel], Gate]) -> Callable[[LanguageModel, Sequence[AskedProbe]], Tensor]:
-    def embed(lm: LanguageModel, probes: Sequence[AskedProbe]) -> Tensor:
-        gate = make(lm)
-        return gate.embed(kept_states(lm, gate.layers, [lm.tokens(probe.prompt) for probe in probes]))
-
-    return embed
+def _embed(lm: LanguageModel, probes: Sequence[AskedProbe], make: Callable[[LanguageModel], Gate]) -> Tensor:
+    gate = make(lm)
+    return gate.embed(kept_states(lm, gate.layers, [lm.tokens(probe.prompt) for probe in probes]))
 
 
 def _coefficients(lm: LanguageModel, probes: Sequence[AskedProbe], half: bool) -> Tensor:
@@ -85,27 +73,19 @@ def _coefficients(lm: LanguageModel, probes: Sequence[AskedProbe], half: bool) -
             forward_to(lm, batch, layer)
         for row, probe in enumerate(some):
             at = batch.attention_mask[row].nonzero()[:, 0]
-            if half:
-                found.append(seen.coefficients[row, at[len(at) // 2 :]].float().mean(0).cpu())
-            else:
-                last = subject_span(lm.tokenizer, probe.prompt, probe.subject)[1] - 1
-                found.append(seen.coefficients[row, at[last]].float().cpu())
+            last = subject_span(lm.tokenizer, probe.prompt, probe.subject)[1] - 1
+            found.append(
+                seen.coefficients[row, at[len(at) // 2 :] if half else at[last : last + 1]].float().mean(0).cpu()
+            )
     return torch.stack(found)
 
 
-GATES: dict[str, Callable[[LanguageModel, Sequence[AskedProbe]], Tensor]] = {
-    "learned": _of_gate(gate_of),
-    "shipped": _of_gate(lambda lm: GateTraining(seed=SEED).gate(lm)),
-    "untrained": _of_gate(lambda lm: GateTraining(steps=0).gate(lm)),
-    "subject": lambda lm, probes: _coefficients(lm, probes, half=False),
-    "hopfield": lambda lm, probes: _coefficients(lm, probes, half=True),
+Embed = Callable[[LanguageModel, Sequence[AskedProbe]], Tensor]
+GATES: dict[str, tuple[str, Embed]] = {  # by name, what it is, and what a model makes of probes: (probe, width)
+    "learned": ("the gate that ships", partial(_embed, make=gate_of)),
+    "shipped": ("the same, trained on the shipped forms alone", partial(_embed, make=GateTraining(seed=SEED).gate)),
+    "untrained": ("cosine of whitened states, untrained", partial(_embed, make=GateTraining(steps=0).gate)),
+    "subject": ("cosine of the subject's key (as NeuralDB)", partial(_coefficients, half=False)),
+    "hopfield": ("one Hopfield step over the prompt's last half (after HoReN)", partial(_coefficients, half=True)),
 }
-"""By name, what a model makes of probes: (probe, width)."""
-
-TITLES = {
-    "learned": "the gate that ships",
-    "shipped": "the same, trained on the shipped forms alone",
-    "untrained": "cosine of whitened states, untrained",
-    "subject": "cosine of the subject's key (as NeuralDB)",
-    "hopfield": "one Hopfield step over the prompt's last half (after HoReN)",
-}
+TITLES = {name: title for name, (title, _) in GATES.items()}

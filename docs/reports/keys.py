@@ -5,7 +5,6 @@ is worked out at every layer for the subject in paraphrases and for every token 
 edited.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 
 import torch
 from drawn import band
-from options import OUTPUTS, asking
-from pages import Collected, Report, made, making, mean
+from options import OUTPUTS, Data, Options, asking
+from pages import Collected, made, making, mean
+from report import Report
 from torch import Tensor
-from words import written
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.models.sites import Site
 from corrigenda.moments.second_moment import SecondMoment, second_moments
@@ -32,8 +30,6 @@ from locate.pictures import chart, ticks_at_layers
 NAME, SCRIPT = "layers", "keys.py"
 USES = ("corrigenda.moments.second_moment", "corrigenda.forward.interventions", "corrigenda.data")
 KINDS = {"paraphrases": "the subject in paraphrases", "neighbours": "the neighbours' strongest token"}
-
-
 options = asking(
     "--model",
     data=("embedded", "facts with paraphrases and neighbourhood prompts"),
@@ -43,8 +39,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """The shares of all facts at all layers."""
+def collect(arguments: Options) -> Collected:
     lm = load(arguments.model)
     layers = [int(layer) for layer in arguments.layers.split(",") if layer] or list(range(lm.n_layers))
     facts = [
@@ -59,11 +54,8 @@ def collect(arguments: argparse.Namespace) -> Collected:
         moments = second_moments(lm, layers)
         found = [of_one(lm, fact, moments) for fact in track(facts, "Comparing keys")]
     figures = {
-        "model": lm.name,
-        "layers": layers,
-        "default_layer": Rome().resolved_layer(lm),
-        "data": arguments.data,
-        "tokens": next(iter(moments.values())).tokens,
+        **{"model": lm.name, "layers": layers, "default_layer": Rome().resolved_layer(lm)},
+        **{"data": arguments.data, "tokens": next(iter(moments.values())).tokens},
         "subjects": [fact.subject for fact in facts],
         "shares": {kind: [one[kind] for one in found] for kind in KINDS},
     }
@@ -102,10 +94,7 @@ def last_of(lm: LanguageModel, prompt: str, subject: str) -> int:
     return subject_span(lm.tokenizer, prompt, subject)[1] - 1
 
 
-# -- the statistics and the picture
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """By kind and layer the mean share over facts, and in which layer the kinds are furthest apart."""
     means = {
         kind: [mean(column, figures["subjects"]) for column in zip(*figures["shares"][kind], strict=True)]
@@ -115,20 +104,17 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"means": means, "apart": apart, "widest": figures["layers"][apart.index(max(apart))]}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
-    """The shares by layer."""
+def draw(data: Data, path: Path) -> None:
     layers, default = data["figures"]["layers"], data["figures"]["default_layer"]
     with chart(path, "What an update does elsewhere, as a share of what it does to its own key") as axes:
         for kind, found in data["digest"]["means"].items():
             band(axes, layers, found, KINDS[kind], marker=".")
         axes.axvline(default, color="gray", linestyle="dotted", label=f"ROME's default layer, {default}")
         axes.axhline(0, color="gray", linewidth=0.8)
-        axes.set_xlabel("layer")
-        axes.set_ylabel("share")
+        axes.set(xlabel="layer", ylabel="share")
         ticks_at_layers(axes, layers)
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, {"layers.png": draw})
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"layers.png": draw})
 if __name__ == "__main__":
     REPORT.main()

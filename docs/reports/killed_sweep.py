@@ -17,12 +17,11 @@ import sys
 import time
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of
 
 from corrigenda.runs.records import records_in
-from corrigenda.runs.store import Store
+from corrigenda.runs.store import Store, StoredRun
 from corrigenda.system.files import write_json
 
 EDITORS: dict[str, tuple[str, ...]] = {
@@ -47,24 +46,19 @@ def main() -> None:
     combinations = list(runs.values())
     undisturbed, killed = options.store / "undisturbed", options.store / "killed"
     done = {
-        (run.config["choices"]["editor"], run.config["choices"]["data"], run.config["seed"])
-        for run in Store(undisturbed).runs()
-        if run.state == "finished"
+        (*(run.config["choices"][key] for key in ("editor", "data")), run.config["seed"])
+        for run in finished(undisturbed)
     }
-    for key, overrides in runs.items():
-        if key in done:
-            continue
-        if time.monotonic() > deadline:
-            sys.exit("not finished yet; give the same command again to go on")
+    for overrides in (overrides for key, overrides in runs.items() if key not in done):
+        in_time(deadline)
         subprocess.run(command(undisturbed, options.facts, overrides), check=True, cwd=ROOT)
     history = options.store / "kills.json"
     kills: list[int] = json.loads(history.read_text()) if history.is_file() else []
     moments = random.Random(options.seed)
     total = len(combinations) * options.facts
     kill_at = sorted(moments.sample(range(1, total), KILLS))
-    while not finished(killed, len(combinations)):
-        if time.monotonic() > deadline:
-            sys.exit("not finished yet; give the same command again to go on")
+    while len(finished(killed)) < len(combinations):
+        in_time(deadline)
         wanted = next((place for place in kill_at if place > (kills[-1] if kills else 0)), None)
         count = sweep(killed, options.facts, combinations, wanted, deadline)
         if wanted is not None and count >= wanted:
@@ -100,17 +94,21 @@ def count(store: Path) -> int:
     return sum(len(list(records_in(folder))) for folder in folders)
 
 
-def finished(store: Path, runs: int) -> bool:
-    return sum(run.state == "finished" for run in Store(store).runs()) == runs
+def finished(store: Path) -> list[StoredRun]:
+    return [run for run in Store(store).runs() if run.state == "finished"]
+
+
+def in_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        sys.exit("not finished yet; give the same command again to go on")
 
 
 def scored(store: Path) -> dict[str, str]:
     """By run the records without the seconds, as text: every bit of a figure counts."""
-    found: dict[str, Any] = {}
-    for run in Store(store).runs():
-        kept = [{key: value for key, value in case.items() if key != "seconds"} for case in run.cases()]
-        found[run.id] = json.dumps(kept)
-    return found
+    return {
+        run.id: json.dumps([{key: value for key, value in case.items() if key != "seconds"} for case in run.cases()])
+        for run in Store(store).runs()
+    }
 
 
 if __name__ == "__main__":

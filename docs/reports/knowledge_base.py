@@ -5,12 +5,11 @@ entries; and the timings of benchmarks/knowledge_base.py. The facts are CounterF
 tuned or chosen on them (the view of attached entries was chosen on 1,500 to 1,699).
 """
 
-import argparse
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,20 +17,20 @@ from statistics import median
 from typing import Any, get_args
 
 import torch
-from options import FILES, OUTPUTS, ROOT, asking, deadline_of, go_on
-from pages import Collected, Report, made, making
+from options import FILES, OUTPUTS, ROOT, Data, Options, asking, deadline_of, go_on
+from pages import Collected, made, making
+from report import Report
 from runs import without_generation
 from torch import Tensor
-from words import written
 from work import once
 
-from corrigenda import Fact, KnowledgeBase, LanguageModel, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, KnowledgeBase, LanguageModel, load, read_facts
 from corrigenda.forward.recording import forward_logits
 from corrigenda.indices.kinds import Kind
 from corrigenda.knowledge.cross_attention import FoldedFFN
 from corrigenda.knowledge.retrieval import answer_with, measure_retrieval, nearest_entries
 from corrigenda.knowledge.unfolding import unfold
+from corrigenda.models.sites import state_entering
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError
 from editing.knowledge.how import How, how_named
@@ -54,15 +53,13 @@ COLUMNS = {
     "perplexity_drift": "perplexity drift",
 }
 SHOWN = tuple(COLUMNS)
-KEYS = (*SHOWN, "efficacy_success", "paraphrase_success")
-"""What the data have."""
+KEYS = (*SHOWN, "efficacy_success", "paraphrase_success")  # what the data have
 USES = (
     *("editing.knowledge.how", "eval.verification.verify", "corrigenda.knowledge.retrieval"),
     "corrigenda.knowledge.attached",
 )
 LAYER, QUERIES, TIMES = 6, 512, 5
 KS = (8, 32, 128, 384, 768, 1152, 1536)
-
 options = asking(
     *("--model", "--minutes"),
     data=FILES / "counterfact.json",
@@ -73,8 +70,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """All parts."""
+def collect(arguments: Options) -> Collected:
     deadline = deadline_of(arguments)
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
@@ -156,12 +152,12 @@ def unfolded() -> list[dict[str, Any]]:
 def _ffn(lm: LanguageModel, layer: int, texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """What goes into a layer's FFN and what comes out of it, (position, d_model) each."""
     inputs: list[Tensor] = []
-    handle = lm.architecture.keys(layer).register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
-    try:
-        with lm.memory(layer).capture() as seen, torch.no_grad():
-            forward_logits(lm, lm.batch([list(text) for text in texts]))
-    finally:
-        handle.remove()
+    with (
+        state_entering(lm.architecture.keys(layer), inputs.append),
+        lm.memory(layer).capture() as seen,
+        torch.no_grad(),
+    ):
+        forward_logits(lm, lm.batch([list(text) for text in texts]))
     return inputs[0].flatten(0, -2).float(), seen.output.flatten(0, -2).float()
 
 
@@ -177,10 +173,7 @@ def retrieved(lm: LanguageModel) -> dict[str, Any]:
         "seconds": whole,
         "rows": [
             {
-                "k": one.k,
-                "error": one.error,
-                "least_error": best.error,
-                "cost": one.part / one.full,
+                **{"k": one.k, "error": one.error, "least_error": best.error, "cost": one.part / one.full},
                 "without_search": (one.part - one.search) / one.full,
                 "search_seconds": _seconds(nearest_entries, ffn, hidden, one.k),
                 "answer_seconds": _seconds(answer_with, ffn, hidden, nearest_entries(ffn, hidden, one.k)),
@@ -192,20 +185,17 @@ def retrieved(lm: LanguageModel) -> dict[str, Any]:
 
 
 def scaling(d: int) -> list[dict[str, Any]]:
-    """Seconds of all entries against those of 64 of them, for drawn entries of a plain FFN: Table 2's two rows.
-
-    What is searched for is given, so that R is left out: that of each kind of index is in the benchmark.
-    """
+    """Seconds of all entries against those of 64 of them, for drawn entries of a plain FFN: Table 2's two rows."""
+    # What is searched for is given, so that R is left out: that of each kind of index is in the benchmark.
     draw, found = torch.Generator().manual_seed(0), []
     hidden = torch.randn(64, d, generator=draw)
     for n in (1_000, 4_000, 16_000, 64_000):
         keys, values = torch.randn(d, n, generator=draw), torch.randn(n, d, generator=draw)
         # The rows of an entry are kept together: else gathering k of them would read the whole matrix.
-        weight = keys.T.contiguous().T
-        ffn = FoldedFFN((weight, torch.zeros(n)), values, None, torch.relu)
+        ffn = FoldedFFN((keys.T.contiguous().T, torch.zeros(n)), values, None, torch.relu)
         chosen = torch.randint(n, (len(hidden), 64), generator=draw)
-        all_of_them, part = _seconds(ffn, hidden), _seconds(answer_with, ffn, hidden, chosen)
-        found.append({"entries": n, "all_seconds": all_of_them, "part_seconds": part})
+        times = {"all_seconds": _seconds(ffn, hidden), "part_seconds": _seconds(answer_with, ffn, hidden, chosen)}
+        found.append({"entries": n, **times})
     return found
 
 
@@ -227,8 +217,7 @@ def benchmarked(more: Sequence[str]) -> Any:
     return json.loads(said.splitlines()[-1])
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     figures = data["figures"]
     measured = {way: found["metrics"] for way, found in figures["ways"].items() if "metrics" in found}
     families, rows = figures["families"], figures["retrieval"]["rows"]
@@ -249,7 +238,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def finding(measured: Mapping[str, Any]) -> dict[str, Any]:
+def finding(measured: Data) -> dict[str, Any]:
     """Which way holds most and which leaves most, and whether the paraphrases of so few facts tell them apart."""
     known = {way: metrics for way, metrics in measured.items() if {HOLDS, LEAVES} <= set(metrics)}
     extremes = dict.fromkeys(max(known, key=lambda way: known[way][key]["after"]) for key in (HOLDS, LEAVES) if known)
@@ -259,8 +248,8 @@ def finding(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "extremes": [
             {
-                **{"way": way, "n": known[way][HOLDS]["n"], "leaves": known[way][LEAVES]},
-                "holds": round(known[way][HOLDS]["after"] * known[way][HOLDS]["n"]),
+                **{"way": way, "n": (n := known[way][HOLDS]["n"]), "leaves": known[way][LEAVES]},
+                "holds": round(known[way][HOLDS]["after"] * n),
             }
             for way in extremes
         ],
@@ -268,8 +257,6 @@ def finding(measured: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 if __name__ == "__main__":
     REPORT.main()

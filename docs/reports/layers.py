@@ -4,11 +4,10 @@ ROME at every layer on the same facts, each edited alone from the clean model; b
 facts that the model knows ("Does Localization Inform Editing?", Hase et al. 2023).
 """
 
-import argparse
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -17,14 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
+from pages import Collected, beside, made
+from report import Report
 from runs import without_generation
-from words import written
 from work import records
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
 from eval.measure import on_windows
@@ -43,10 +41,7 @@ PARTS = METRICS["score"].parts
 USES = ("editing.Rome", "eval.evaluation", "eval.measure", "locate.CausalTrace")
 TRACE = CausalTrace(site="ffn")
 RESAMPLES = 2000
-
 Array: TypeAlias = NDArray[np.float64]
-
-
 options = asking(
     *("--model", "--minutes", "--anew"),
     data=FILES / "counterfact.json",
@@ -57,8 +52,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """Edits at every layer and traces."""
+def collect(arguments: Options) -> Collected:
     deadline, n = deadline_of(arguments), arguments.contexts
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
@@ -74,11 +68,11 @@ def collect(arguments: argparse.Namespace) -> Collected:
         unedited = on_windows(before()[place], in_turn(place, SETTINGS))
         return edited(lm, fact, unedited, replace(editor, layer=layer)).to_dict()
 
-    cases = {}
-    for layer in sorted(folders, key=lambda layer: layer % 3):  # so a stopped run has the whole range already
-        found = records(folders[layer], facts, partial(of_fact, layer=layer), USES, deadline)
-        cases[layer] = [Case.from_dict(record) for record in found]
-    effects = [trace["effects"] for trace in traces]
+    cases = {
+        layer: [*map(Case.from_dict, records(folders[layer], facts, partial(of_fact, layer=layer), USES, deadline))]
+        for layer in sorted(folders, key=lambda layer: layer % 3)  # so a stopped run has the whole range already
+    }
+    effects = [trace["effects"] for trace in traces]  # of each fact at the last subject token, by layer
     figures = {
         "n_layers": lm.n_layers,
         "contexts": n or None,
@@ -92,7 +86,6 @@ def collect(arguments: argparse.Namespace) -> Collected:
             "peak": int(np.mean(effects, axis=0).argmax()),
             "window": min(TRACE.window, lm.n_layers),
             "subjects": [trace["subject"] for trace in traces],
-            # Of each fact the indirect effect at the last subject token, by layer.
             "effects": effects,
         },
     }
@@ -102,11 +95,9 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
 def of_layer(cases: Sequence[Case]) -> dict[str, Any]:
     """The figures of a layer, and each fact's part of S."""
-    metrics = Evaluation(tuple(cases)).metrics
+    metrics, parts = Evaluation(tuple(cases)).metrics, ("after", "low", "high")
     return {
-        "metrics": {
-            key: {part: metrics[key][part] for part in ("after", "low", "high")} for key in KEYS if key in metrics
-        },
+        "metrics": {key: {part: metrics[key][part] for part in parts} for key in KEYS if key in metrics},
         "facts": {key: [case.after.values[key] for case in cases] for key in PARTS},
         "failed": sum(bool(case.error) for case in cases),
     }
@@ -114,33 +105,28 @@ def of_layer(cases: Sequence[Case]) -> dict[str, Any]:
 
 def edited(lm: LanguageModel, fact: Fact, before: Measurement, editor: Rome, settings: EvalSettings = SETTINGS) -> Case:
     """One fact edited alone at one layer, and scored."""
-    begin = time.perf_counter()
+    begin, edit, error = time.perf_counter(), None, ""
     try:
         edit = editor.edit(lm, [fact])
     except EditRefusedError as refusal:
-        [after] = measure(lm, [fact], settings, [before])
-        return judged(fact, before, after, None, time.perf_counter() - begin, f"refused: {refusal}")
+        error = f"refused: {refusal}"
     seconds = time.perf_counter() - begin
-    with edit.applied(lm):
+    with edit.applied(lm) if edit else nullcontext():
         [after] = measure(lm, [fact], settings, [before])
-    return judged(fact, before, after, dict(edit.origin.report[0]), seconds)
+    return judged(fact, before, after, dict(edit.origin.report[0]) if edit else None, seconds, error)
 
 
 def traces_of(
     lm: LanguageModel, facts: Iterable[Fact], n: int, folder: Path, deadline: float | None
-) -> tuple[list[Mapping[str, Any]], int]:
-    """FFN windows traced for the first n facts that the model knows; and how many before them it does not know.
-
-    A fact whose subject ends its prompt is passed over: there the subject's last token is the one that answers.
-    """
-    traces: list[Mapping[str, Any]] = []
-    unknown = 0
+) -> tuple[list[Data], int]:
+    """FFN windows traced for the first n facts that the model knows; and how many before them it does not know."""
+    # A fact whose subject ends its prompt is passed over: there the subject's last token is the one that answers.
     going_on = (fact for fact in facts if not fact.prompt.endswith("{}"))
+    traces: list[Data] = []
+    unknown = 0
     for record in records(folder, going_on, partial(traced, lm), USES, deadline):
-        if "effects" in record:
-            traces.append(record)
-        else:
-            unknown += 1
+        traces += [record] if "effects" in record else []
+        unknown += "effects" not in record
         if len(traces) == n:
             break
     return traces, unknown
@@ -154,21 +140,9 @@ def traced(lm: LanguageModel, fact: Fact) -> dict[str, Any]:
     return record
 
 
-# -- what the layer of tracing and the layer's number say about S
-
-
 def correlations(facts: Array, effects: Array, layers: Sequence[int]) -> tuple[float, float, float]:
-    """Over layers: the rank correlation of S with the traced effect, with the layer's number, and the partial one.
-
-    Args:
-        facts: each edited fact's parts of S, (layer, part, fact).
-        effects: of each traced fact the indirect effect, (fact, layer), at the same layers.
-        layers: their numbers.
-
-    Returns:
-        Spearman's r of S and the mean effect; of S and the layer's number; and of S and the effect given the layer's
-        number (`eval.statistics.ranks.partial_rank_correlation`).
-    """
+    """Over layers Spearman's r of S and the mean effect, of S and the layer, and of S and the effect given it."""
+    # Of the parts of S of edited facts, (layer, part, fact), and the effects of traced ones, (fact, layer).
     scores, effect = harmonic_mean(*facts.mean(axis=2).T), effects.mean(axis=0)
     return (
         rank_correlation(scores, effect),
@@ -178,29 +152,19 @@ def correlations(facts: Array, effects: Array, layers: Sequence[int]) -> tuple[f
 
 
 def bootstrapped(
-    facts: Array,
-    subjects: Sequence[str],
-    effects: Array,
-    traced_subjects: Sequence[str],
-    layers: Sequence[int],
+    facts: Array, subjects: Sequence[str], effects: Array, traced_subjects: Sequence[str], layers: Sequence[int]
 ) -> list[list[float] | None]:
-    """95 % percentile intervals of `correlations`, over edited and traced facts.
-
-    Subjects of the edited facts and of the traced facts are drawn anew, each with replacement, 2,000 times. The layers
-    stay: they are all that the model has.
-
-    Returns:
-        an interval for each of the three; None where fewer than nine of ten draws have a number.
-    """
+    """95 % percentile intervals of `correlations`, over edited and traced facts."""
+    # Subjects of the edited facts and of the traced facts are drawn anew, each with replacement, 2,000 times. The
+    # layers stay: they are all that the model has. None where fewer than nine of ten draws have a number.
     draw = np.random.default_rng(0)
     found = np.full((RESAMPLES, 3), math.nan)
     for row in found:
         mine, traced = _drawn(subjects, draw), _drawn(traced_subjects, draw)
         row[:] = correlations(facts[:, :, mine], effects[traced], layers)
-    columns = [column[np.isfinite(column)] for column in found.T]
     return [
         np.quantile(numbers, [0.025, 0.975]).tolist() if len(numbers) >= 0.9 * RESAMPLES else None
-        for numbers in columns
+        for numbers in (column[np.isfinite(column)] for column in found.T)
     ]
 
 
@@ -209,55 +173,43 @@ def _drawn(subjects: Sequence[str], draw: np.random.Generator) -> list[int]:
     places: dict[str, list[int]] = {}
     for place, subject in enumerate(subjects):
         places.setdefault(subject, []).append(place)
-    names = list(places)
-    return [place for number in draw.integers(len(names), size=len(names)) for place in places[names[number]]]
+    named = [*places.values()]
+    return [place for number in draw.integers(len(named), size=len(named)) for place in named[number]]
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """`correlations`, each with its interval, None where it is not defined; and the layer with the highest S."""
-    layers, traced = by_number(figures), figures["traced"]
+    layers, traced = {int(layer): found for layer, found in figures["layers"].items()}, figures["traced"]
     facts = np.array([[found["facts"][key] for key in PARTS] for found in layers.values()])
     effects = np.array(traced["effects"])
     values = correlations(facts, effects, list(layers))
     bounds = bootstrapped(facts, figures["subjects"], effects, traced["subjects"], list(layers))
+    pairs = zip(values, bounds, strict=True)
     return {
-        "correlations": [
-            {"value": None if math.isnan(value) else value, "interval": bound}
-            for value, bound in zip(values, bounds, strict=True)
-        ],
+        "correlations": [{"value": None if math.isnan(value) else value, "interval": bound} for value, bound in pairs],
         "best": max(layers, key=lambda layer: layers[layer]["metrics"]["score"]["after"]),
     }
 
 
-def by_number(figures: Mapping[str, Any]) -> dict[int, Any]:
-    """The figures of the layers, by their numbers."""
-    return {int(layer): found for layer, found in figures["layers"].items()}
-
-
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """For each model S, ES, PS and NS by edited layer, over the indirect effect by traced layer."""
     models = data["figures"]["models"]
     figure = Figure(figsize=(1 + 6 * len(models), 5), layout="constrained")
     columns = figure.subplots(2, len(models), sharex="col", height_ratios=[2, 1], squeeze=False).T
     for (upper, lower), (model, figures) in zip(columns, models.items(), strict=True):
-        layers, traced = by_number(figures), figures["traced"]
+        traced, found = figures["traced"], figures["layers"].values()
         effects = np.mean(traced["effects"], axis=0)
         for key in ("score", "efficacy_success", "paraphrase_success", "neighbourhood_success"):
-            values = [100 * float(found["metrics"][key]["after"]) for found in layers.values()]
+            values = [100 * float(one["metrics"][key]["after"]) for one in found]
             width = 2.5 if key == "score" else 1.2
-            upper.plot(list(layers), values, label=METRICS[key].short, linewidth=width, marker=".")
-        upper.set_title(model)
-        upper.set_ylabel("after ROME (%)")
-        upper.set_ylim(0, 103)
+            upper.plot([*map(int, figures["layers"])], values, label=METRICS[key].short, linewidth=width, marker=".")
+        upper.set(title=model, ylabel="after ROME (%)", ylim=(0, 103))
         upper.legend(ncols=4, loc="lower left")
         lower.plot(traced["layers"], (100 * effects).tolist(), color="tab:green")
-        lower.set_ylabel("indirect effect (%)")
-        lower.set_xlabel("layer (edited above, centre of the restored FFN window below)")
+        lower.set(ylabel="indirect effect (%)", xlabel="layer (edited above, centre of the restored FFN window below)")
     figure.savefig(path, dpi=150)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model), {"localization.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures={"localization.png": draw}, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

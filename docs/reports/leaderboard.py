@@ -4,18 +4,16 @@
 that the store has no run of are kept.
 """
 
-import argparse
 import dataclasses
 import gzip
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from leaderboard_page import NAME, findings, not_run, plain, prepared
-from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part
-from options import FILES, OUTPUTS, ROOT, asking, deadline_of, some_of
-from pages import Collected, Report, kept, read_json
+from leaderboard_tables import DATA, MODELS, PARTS, TABLE, Part, left_out
+from options import FILES, OUTPUTS, ROOT, Data, Options, asking, deadline_of, some_of
+from pages import Collected, kept, read_json
+from report import Report
 from runs import LIKE, chosen, how_made, relative, run
 from words import provenance, rendered
 
@@ -29,7 +27,6 @@ from eval.leaderboard.table import MODES
 from eval.leaderboard.views import CasesView, cases_view, leaderboard_view
 
 SCRIPT = "leaderboard.py"
-
 options = asking(
     *("--minutes", "--write", "--anew", "overrides"),
     facts=(0, "facts of each table; by default what `PARTS` says"),
@@ -42,16 +39,13 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """All runs of the table; None where the time was up before all was done."""
+def collect(arguments: Options) -> Collected | None:
     if missing := not_in_table():
         print(f"not in TABLE, and their declarations give no reason (unranked): {', '.join(missing)}")
-    store = Store(arguments.store)
-    deadline = deadline_of(arguments)
+    store, deadline = Store(arguments.store), deadline_of(arguments)
     if not arguments.write:
-        asked = jobs(arguments)
         write_facts(arguments)
-        if not all(run(job, store, deadline) for job in asked):
+        if not all(run(job, store, deadline) for job in jobs(arguments)):
             return None
     found = leaderboard(store.runs())
     view = leaderboard_view(found, arguments.docs)
@@ -74,13 +68,13 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     return Collected({"view": view}, runs, earlier.earlier if earlier else ())
 
 
-def place(board: Mapping[str, Any]) -> tuple[int, str, str, int]:
+def place(board: Data) -> tuple[int, str, str, int]:
     """What the runs of a table are of: the model, the data set, and the mode, as the tables are ordered."""
     model = str(board["model"])
     return MODELS.index(model) if model in MODELS else len(MODELS), model, board["data"], MODES.index(board["mode"])
 
 
-def run_of(board: Mapping[str, Any]) -> str:
+def run_of(board: Data) -> str:
     """How the names of a table's runs begin in the data; the smallest model has no name there."""
     model = "" if board["model"] == MODELS[0] else f"{board['model']} "
     return f"{model}{board['data']} {board['mode']} "
@@ -88,11 +82,11 @@ def run_of(board: Mapping[str, Any]) -> str:
 
 def not_in_table() -> list[str]:
     """The editors that are in the table by no configuration, and for which no reason is given."""
-    table = {EDITORS.base(entry.editor) for entry in TABLE}
+    table = {EDITORS.base(editor) for editor in TABLE}
     return [name for name in EDITORS.declared if name not in table and not declaration(EDITORS[name]).unranked]
 
 
-def parts(arguments: argparse.Namespace) -> list[Part]:
+def parts(arguments: Options) -> list[Part]:
     """The tables that are asked for, with as many facts as are asked for."""
     models, modes, sets = (
         chosen(getattr(arguments, name), dict.fromkeys(known), name.removesuffix("s"))
@@ -102,32 +96,32 @@ def parts(arguments: argparse.Namespace) -> list[Part]:
     return [dataclasses.replace(part, facts=arguments.facts or part.facts) for part in found]
 
 
-def jobs(arguments: argparse.Namespace) -> list[list[str]]:
+def jobs(arguments: Options) -> list[list[str]]:
     """The overrides of every run, in the order in which they are done."""
     only = [name for name in arguments.only.split(",") if name]
     return [
         [
             *(f"mode={part.mode}", f"model={part.model}", f"data={part.data}"),
             *(f"data.path={relative(facts_file(part, arguments))}", f"data.limit={part.facts}", "data.on_error=skip"),
-            *(f"editor={entry.editor}", *entry.settings, *part.editors.get(entry.editor, ())),
+            *(f"editor={editor}", *part.editors.get(editor, ())),
             *(f"store={relative(arguments.store)}", f"before={relative(arguments.store / 'before')}"),
-            f"save_edits={str(entry.editor == LIKE).lower()}",
+            f"save_edits={str(editor == LIKE).lower()}",
             *part.settings,
             *arguments.overrides,
         ]
         for part in parts(arguments)
-        for entry in (TABLE if only else part.entries)
-        if (entry.editor in only if only else not entry.left_out(part.mode))
+        for editor in (TABLE if only else part.entries)
+        if (editor in only if only else not left_out(editor, part.mode))
     ]
 
 
-def facts_file(part: Part, arguments: argparse.Namespace) -> Path:
+def facts_file(part: Part, arguments: Options) -> Path:
     """Where the facts of a table lie: those with a part of the neighbourhood prompts are the store's."""
     folder = arguments.data if part.neighbours is None else arguments.store / "facts" / str(part.neighbours)
     return Path(folder / DATA[part.data])
 
 
-def write_facts(arguments: argparse.Namespace) -> None:
+def write_facts(arguments: Options) -> None:
     """Writes the facts of the tables that have a part of the neighbourhood prompts."""
     for part in parts(arguments):
         if part.neighbours is not None:
@@ -143,11 +137,7 @@ def cases_path(docs: Path) -> Path:
 
 
 def read_cases(path: Path) -> CasesView:
-    """The cases that `write_cases` wrote.
-
-    Raises:
-        SystemExit: there is no such file.
-    """
+    """The cases that `write_cases` wrote; an end of the command where there are none."""
     if not path.is_file():
         raise SystemExit(f"{path}: the cases are missing; make them with the step 'collect'")
     found: CasesView = json.loads(gzip.decompress(path.read_bytes()))
@@ -162,10 +152,7 @@ def write_cases(cases: CasesView, docs: Path) -> None:
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-# -- the second step
-
-
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
+def page(data: Data, docs: Path) -> list[Path]:
     """The three files; the cases are shown where they lie beside the data."""
     made_on = max((entry["begun"] for entries in data["runs"].values() for entry in entries), default="")
     path = next((path for path in (cases_path(docs), cases_path(ROOT / "docs")) if path.is_file()), cases_path(docs))
@@ -180,7 +167,6 @@ def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
     return paths
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, write_page=page)
 if __name__ == "__main__":
     REPORT.main()

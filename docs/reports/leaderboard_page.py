@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from leaderboard_tables import PARTS, TABLE, Entry
+from leaderboard_tables import PARTS, TABLE, left_out
+from options import Data
 from words import rendered, yardstick
 
 from editing import EDITORS
@@ -17,16 +18,20 @@ ASKED, FOLLOWS = "free_generation_strict", "paraphrase_free_generation_strict"
 LEAVES, SAYS = "preservation", "answer_kept"
 OF_ANSWERS = (LEAVES, SAYS, "first_token_kept", "bleed")
 """What says nothing where the unedited model's other answers are blank."""
+Board = Data
 
-Board = Mapping[str, Any]
 
-
-def prepared(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Board:
+def prepared(board: Board, cases: Sequence[Sequence[Data]]) -> Board:
     """A table as the page shows it: with its yardsticks, and without what says nothing."""
     for part in PARTS:
         if part.of == of(board):
             board = {**board, "heads": [plain(yardstick(part.yardstick, floor=not blank_of(cases)[0]))]}
-    return of_words_alone(told_apart(board, cases))
+    board = told_apart(board, cases)
+    there = {column["key"] for column in board["columns"]}
+    if LEAVES not in there or SAYS in there:
+        return board
+    # It was made before there were metrics of what answers say.
+    return {**board, "notes": [*board["notes"], rendered(NAME, {"part": "older"}).strip()]}
 
 
 def of(board: Board) -> tuple[str, str, str]:
@@ -34,23 +39,10 @@ def of(board: Board) -> tuple[str, str, str]:
     return board["model"], board["data"], board["mode"]
 
 
-# -- what stays
-
-
-def of_words_alone(board: Board) -> Board:
-    """A table that was made before there were metrics of what answers say: a note says that it has none."""
-    there = {column["key"] for column in board["columns"]}
-    if LEAVES not in there or SAYS in there:
-        return board
-    return {**board, "notes": [*board["notes"], rendered(NAME, {"part": "older"}).strip()]}
-
-
-def blank_of(cases: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[bool, int, int]:
-    """Whether most of the unedited model's other answers are blank; how many are, and of how many.
-
-    Two blank answers are the same whatever was done to the model. An answer ends at a line break, so one that begins
-    with it is blank.
-    """
+def blank_of(cases: Sequence[Sequence[Data]]) -> tuple[bool, int, int]:
+    """Whether most of the unedited model's other answers are blank; how many are, and of how many."""
+    # Two blank answers are the same whatever was done to the model. An answer ends at a line break, so one that begins
+    # with it is blank.
     kinds = ("neighbourhood", "locality")
     probes = [one for case in cases[0] for one in case["probes"]] if cases else []
     before = [answer for kind, _, answer, _, _ in probes if kind in kinds and answer is not None]
@@ -58,26 +50,20 @@ def blank_of(cases: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[bool, int, i
     return 2 * blank > len(before), blank, len(before)
 
 
-def told_apart(board: Board, cases: Sequence[Sequence[Mapping[str, Any]]]) -> Board:
+def told_apart(board: Board, cases: Sequence[Sequence[Data]]) -> Board:
     """A table without what says nothing where the unedited model's other answers are blank."""
     most, blank, n = blank_of(cases)
     if not most:
         return board
     note = rendered(NAME, {"part": "blank", "blank": blank, "n": n}).strip()
-
-    def without(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {**row, "cells": {key: cell for key, cell in row["cells"].items() if key not in OF_ANSWERS}}
-
+    cells = [{key: cell for key, cell in row["cells"].items() if key not in OF_ANSWERS} for row in board["rows"]]
     return {
         **board,
         "columns": [column for column in board["columns"] if column["key"] not in OF_ANSWERS],
-        "rows": [without(row) for row in board["rows"]],
+        "rows": [{**row, "cells": kept} for row, kept in zip(board["rows"], cells, strict=True)],
         "tests": [test for test in board["tests"] if test["metric"] not in OF_ANSWERS],
         "notes": [*board["notes"], note],
     }
-
-
-# -- the findings
 
 
 def findings(boards: Sequence[Board]) -> list[dict[str, Any]]:
@@ -86,7 +72,7 @@ def findings(boards: Sequence[Board]) -> list[dict[str, Any]]:
     for board in boards:
         if board["model"] not in found or of(board)[1:] == ("counterfact", "batch"):
             found[board["model"]] = board
-    return [finding(board) for board in found.values()]
+    return [*map(finding, found.values())]
 
 
 def finding(board: Board) -> dict[str, Any]:
@@ -94,16 +80,13 @@ def finding(board: Board) -> dict[str, Any]:
     known = [row for row in board["rows"] if {ASKED, FOLLOWS, LEAVES} <= row["cells"].keys()]
     tested = [row for row in known if row["behind"] is not None]
 
-    def spans(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def spans(rows: Sequence[Data]) -> dict[str, Any]:
         """The shares of some rows, from the least to the most."""
-        values = {
-            key: [row["cells"][key]["value"] for row in rows if key in row["cells"]]
-            for key in (ASKED, FOLLOWS, LEAVES, SAYS)
-        }
-        return {
-            "labels": [row["label"] for row in rows],
-            **{key: [min(found), max(found)] for key, found in values.items() if found},
-        }
+        found: dict[str, Any] = {"labels": [row["label"] for row in rows]}
+        for key in (ASKED, FOLLOWS, LEAVES, SAYS):
+            if values := [row["cells"][key]["value"] for row in rows if key in row["cells"]]:
+                found[key] = [min(values), max(values)]
+        return found
 
     return {
         "board": board,
@@ -114,9 +97,6 @@ def finding(board: Board) -> dict[str, Any]:
     }
 
 
-# -- what was run
-
-
 def not_run(boards: Sequence[Board]) -> dict[str, Any]:
     """What the tables are of; and what is in none, by reason."""
     shown = {of(board): board for board in boards}
@@ -124,19 +104,19 @@ def not_run(boards: Sequence[Board]) -> dict[str, Any]:
     there = {(*key, row["editor"]) for key, board in shown.items() for row in board["rows"] if row["runs"]}
     reasons: dict[tuple[str, str], list[str]] = {}  # by reason and place
 
-    def say(entry: Entry, mode: str, where: str) -> None:
-        reasons.setdefault((entry.left_out(mode) or "not yet", where), []).append(entry.editor)
+    def say(editor: str, mode: str, where: str) -> None:
+        reasons.setdefault((left_out(editor, mode) or "not yet", where), []).append(editor)
 
     for model, mode in dict.fromkeys((part.model, part.mode) for part in parts):
         mine = [part for part in parts if (part.model, part.mode) == (model, mode)]
-        for entry in TABLE:
-            asked = [part for part in mine if entry in part.entries]
-            if missing := [part.data for part in asked if (*part.of, entry.editor) not in there]:
+        for editor in TABLE:
+            asked = [part for part in mine if editor in part.entries]
+            if missing := [part.data for part in asked if (*part.of, editor) not in there]:
                 some = "" if len(missing) == len(asked) else f", {', '.join(missing)}"
-                say(entry, mode, f"{model}, {mode}{some}")
+                say(editor, mode, f"{model}, {mode}{some}")
     for part in PARTS:
-        for entry in () if part in parts else part.entries:
-            say(entry, part.mode, f"{part.model}, {part.mode}, {part.data}")
+        for editor in () if part in parts else part.entries:
+            say(editor, part.mode, f"{part.model}, {part.mode}, {part.data}")
     for editor in EDITORS.declared:
         if why := declaration(EDITORS[editor]).unranked:
             reasons.setdefault((why, "all"), []).append(editor)

@@ -4,7 +4,6 @@ Each build is an ordinary `job=build` of run.py, of the first so many facts of o
 longer one solves what the shorter one did not. What is built is not built again.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -12,18 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, ROOT, asking, some_of
-from pages import Collected, Report, kept, made, making, read_json
+from options import FILES, OUTPUTS, ROOT, Data, Options, asking, some_of
+from pages import Collected, kept, made, making, read_json
+from report import Report
 from runs import chosen, relative, without_generation
-from words import written
 
 from corrigenda.data import FactSet, read_facts, write_facts
 
 NAME, SCRIPT = "lists", "lists.py"
-WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}
-"""By name, the setting that chooses it."""
-NEIGHBOURS = 2
-"""So many prompts about other subjects are asked of each fact."""
+WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}  # by name, the setting that chooses it
+NEIGHBOURS = 2  # so many prompts about other subjects are asked of each fact
 SETTINGS = (
     "eval=side_effects",
     "eval.only=[prompt,paraphrases,neighbourhood]",
@@ -40,8 +37,6 @@ COLUMNS = {
 }
 RECORDS = (*range(100, 1000), *range(1600, 1700))
 """Of CounterFact's file: those between trained the gate, or settings were chosen on them."""
-
-
 options = asking(
     "--anew",
     model="qwen2.5-coder-0.5b",
@@ -53,8 +48,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """All builds."""
+def collect(arguments: Options) -> Collected:
     found = kept(NAME, arguments) or Collected({"builds": {}}, {})
     listed = arguments.work / "facts.jsonl"
     if not listed.is_file():
@@ -75,7 +69,7 @@ def collect(arguments: argparse.Namespace) -> Collected:
     return found
 
 
-def build(arguments: argparse.Namespace, way: str, count: int, listed: Path, to: Path) -> None:
+def build(arguments: Options, way: str, count: int, listed: Path, to: Path) -> None:
     """Builds the first facts of the list, and keeps the report."""
     folder = arguments.work / arguments.model / way
     overrides = [
@@ -87,14 +81,11 @@ def build(arguments: argparse.Namespace, way: str, count: int, listed: Path, to:
     shutil.copyfile(folder / "report.json", to)
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     builds = sorted(data["figures"]["builds"].values(), key=lambda one: (one["model"], one["n_facts"], one["way"]))
     return {"builds": builds, "columns": COLUMNS, "neighbours": NEIGHBOURS}
 
 
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 if __name__ == "__main__":
     REPORT.main()

@@ -6,46 +6,42 @@ settings that were chosen, so that a method or an order can be added where the s
 --lacking nothing is run again that the file has).
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from many_facts_methods import DATA, FEW_STEPS, METHODS
-from many_facts_page import NAME, SCRIPT, digest, nothing, page
-from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, data_path, kept, read_json
+from many_facts_page import NAME, digest, nothing, pictures
+from options import OUTPUTS, Data, Options, asking, deadline_of, some_of
+from pages import Collected, data_path, kept, read_json
+from report import Report
 from runs import chosen, how_made, run, without_generation, write_others
 
-from corrigenda import load
-from corrigenda.data import FactSet, read_facts, write_facts
+from corrigenda import load, read_facts
+from corrigenda.data import FactSet, write_facts
 from corrigenda.runs.store import Store, StoredRun
 from corrigenda.system.files import write_json
 from editing import EDITORS
 from eval import METRICS, Case
 from eval.protocols.journal import lines_of
 
-TUNING = "tuning.json"
-"""What `many_facts_tuning.py` writes in the store."""
+TUNING = "tuning.json"  # what `many_facts_tuning.py` writes in the store
 BATCH, SCORED = 100, 200
 CHECKPOINTS = (100, 300, 1000)
 FIXED, OTHERS = 30, 400
 """Facts after the edited ones, whose unrelated prompts are the fixed locality set; facts after those, of which some
 methods learn what to leave alone."""
-SETTINGS = ("eval.max_new_tokens=20",)
-"""Of all runs: the answers are names."""
+SETTINGS = ("eval.max_new_tokens=20",)  # of all runs: the answers are names
 
 
 class Task(NamedTuple):
-    """A sequence to run: of so many facts of a data set (written to `path`), by a method, with the overrides of run.py.
-
-    The order is a seed; None for the file's.
-    """
+    """A sequence to run: of facts of a data set, written to `path`, by a method, with the overrides of run.py."""
 
     data: str
     method: str
-    order: int | None
+    order: int | None  # a seed; None for the file's
     t: int
     path: Path
     overrides: list[str]
@@ -71,8 +67,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """All sequences; None where the time was up before all was done."""
+def collect(arguments: Options) -> Collected | None:
     arguments.store = arguments.store.resolve()
     earlier = kept(NAME, arguments)
     if earlier and "tuning" in earlier.figures and not (arguments.store / TUNING).is_file():
@@ -89,7 +84,7 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     return gathered(found, arguments, earlier)
 
 
-def tasks(arguments: argparse.Namespace) -> list[Task]:
+def tasks(arguments: Options) -> list[Task]:
     """The sequences, the longest and those with shared targets first; writes the files of facts."""
     methods = chosen(arguments.methods, METHODS, "method")
     known = [name for name in methods if METHODS[name].editor in EDITORS]
@@ -97,17 +92,16 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
         print(f"not run, there are no such editors here: {', '.join(missing)}")
     found: list[Task] = []
     for data in chosen(arguments.data, DATA, "data set"):
-        facts = read_facts(arguments.files / DATA[data][0], on_error="skip")
+        path = arguments.files / DATA[data][0]
+        facts = read_facts(path, on_error="skip")
         t = min(arguments.t, (len(facts) - FIXED) // arguments.batch * arguments.batch)
         if t < 1:
-            raise SystemExit(f"{arguments.files / DATA[data][0]} has {len(facts)} facts: too few for a batch")
+            raise SystemExit(f"{path} has {len(facts)} facts: too few for a batch")
         paths = write_files(facts, data, t, arguments.store / "facts")
-        for order in (None, *range(1, arguments.orders)):
+        for order, name in product((None, *range(1, arguments.orders)), known):
             n = t if order is None else min(arguments.order_t, t)
-            for name in known:
-                if order is None or not METHODS[name].control:
-                    overrides = asked(arguments, name, paths, order, n)
-                    found.append(Task(data, name, order, n, paths["facts"], overrides))
+            if order is None or not METHODS[name].control:
+                found.append(Task(data, name, order, n, paths["facts"], asked(arguments, name, paths, order, n)))
     return found
 
 
@@ -122,7 +116,7 @@ def write_files(facts: FactSet, data: str, t: int, folder: Path) -> dict[str, Pa
     return paths | {"others": write_others(others, [*edited, *fixed], edited, folder / f"{data}-others-{t}.jsonl")}
 
 
-def asked(arguments: argparse.Namespace, name: str, paths: Mapping[str, Path], order: int | None, t: int) -> list[str]:
+def asked(arguments: Options, name: str, paths: Mapping[str, Path], order: int | None, t: int) -> list[str]:
     """The overrides of a sequence's run."""
     method = METHODS[name]
     own = [one.format(t=t, others=paths["others"]) for one in method.settings]
@@ -152,27 +146,24 @@ def settings_chosen(store: Path, name: str) -> Mapping[str, float]:
 
 
 def sequence_of(task: Task, store: Store) -> list[StoredRun]:
-    """Runs of a task in the store, and shorter ones of the same facts in the same order, of any version of the code.
-
-    Finished ones are last, and then the newest.
-    """
+    """Runs of a task in the store, and shorter ones of the same facts in the same order, of any version of the code."""
+    # Finished ones are last, and then the newest.
 
     def is_of(stored: StoredRun) -> bool:
-        data = (stored.config or {}).get("data") or {} if (store.root / task.method) in stored.path.parents else {}
-        return (
-            bool(data) and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t
-        )
+        data = (stored.config or {}).get("data") or {}
+        mine = bool(data) and store.root / task.method in stored.path.parents
+        return mine and (data["path"], data.get("order")) == (str(task.path), task.order) and data["limit"] <= task.t
 
     return sorted(filter(is_of, store.runs()), key=lambda stored: stored.state == "finished")
 
 
 def ended(task: Task, store: Store) -> StoredRun | None:
     """The finished run of a task; None where it is still to be done."""
-    of_task = [stored for stored in sequence_of(task, store) if stored.config["data"]["limit"] == task.t]
+    of_task = [one for one in sequence_of(task, store) if one.config["data"]["limit"] == task.t]
     return of_task[-1] if of_task and of_task[-1].state == "finished" else None
 
 
-def has(data: Mapping[str, Any], task: Task) -> bool:
+def has(data: Data, task: Task) -> bool:
     """Whether the figures of a data file have all of a task."""
     method = data.get(task.data, {}).get(task.method, nothing())
     points = method["points"] if task.order is None else method["orders"].get(str(task.order), [])
@@ -188,13 +179,10 @@ def size_of(task: Task, others: Sequence[Task], store: Store) -> list[str]:
     return []
 
 
-def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Collected | None) -> Collected:
+def gathered(found: Sequence[Task], arguments: Options, earlier: Collected | None) -> Collected:
     """The curves in the store, by data set and method, with the other orders; and the facts' figures behind them.
 
-    Args:
-        found: the sequences that were asked for.
-        arguments: the options.
-        earlier: what the data file has; it stays where the store has nothing in its place.
+    What the data file has (`earlier`) stays where the store has nothing in its place.
     """
     store = Store(arguments.store)
     data: dict[str, dict[str, Any]] = {}
@@ -227,16 +215,15 @@ def gathered(found: Sequence[Task], arguments: argparse.Namespace, earlier: Coll
 
 
 def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str, Any]:
-    """What the store has of a task; notes in `given` which runs gave it.
-
-    The shortest run that has a T gives its figures, so that methods that went further are like the others there.
-    """
-    found = nothing()
-    runs = sequence_of(task, store)
+    """What the store has of a task; notes in `given` which runs gave it."""
+    # The shortest run that has a T gives its figures, so that methods that went further are like the others there.
+    found, runs = nothing(), sequence_of(task, store)
     for limit in sorted({stored.config["data"]["limit"] for stored in runs}):
-        of_limit = [stored for stored in runs if stored.config["data"]["limit"] == limit]
-        stored = max(of_limit, key=lambda one: len(points_of(one.path)))
-        for point in points_of(stored.path):
+        points, stored = max(
+            ((points_of(one.path), one) for one in runs if one.config["data"]["limit"] == limit),
+            key=lambda pair: len(pair[0]),
+        )
+        for point in points:
             if (t := str(point["t"])) not in found["limits"]:
                 found["points"] = sorted([*found["points"], point], key=itemgetter("t"))
                 found["facts"][t] = facts_at(stored, point["t"], DATA[task.data][1])
@@ -245,15 +232,11 @@ def curve_of(task: Task, store: Store, given: dict[str, StoredRun]) -> dict[str,
     return found
 
 
-def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a data file, with those of the store in their place or beside them.
+def added(old: Data, new: Data) -> dict[str, Any]:
+    """The figures of a data file, with those of the store in their place or beside them: by data set and method.
 
     A point takes the place of an older one at the same T, but not one of a longer run that of a shorter run: there the
     fixed prompts are others.
-
-    Args:
-        old: by data set and method, as in the data file.
-        new: the same, of the store.
     """
     together: dict[str, Any] = {}
     for data in dict.fromkeys((*old, *new)):
@@ -264,9 +247,9 @@ def added(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
             better = [t for t, limit in other["limits"].items() if limit <= one["limits"].get(t, limit)]
             points = [point for point in one["points"] if str(point["t"]) not in better]
             points += [point for point in other["points"] if str(point["t"]) in better]
-            merged = {key: one[key] | {t: other[key][t] for t in better} for key in ("facts", "limits")}
-            merged |= {"points": sorted(points, key=itemgetter("t")), "orders": one["orders"] | other["orders"]}
-            together[data][method] = merged
+            kept = {key: one[key] | {t: other[key][t] for t in better} for key in ("facts", "limits")}
+            kept |= {"points": sorted(points, key=itemgetter("t")), "orders": one["orders"] | other["orders"]}
+            together[data][method] = kept
     return together
 
 
@@ -285,7 +268,6 @@ def facts_at(stored: StoredRun, t: int, key: str) -> dict[str, Any]:
     }
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
-
+REPORT = Report(NAME, "many_facts.py", __doc__, options, collect, digest, pictures=pictures)
 if __name__ == "__main__":
     REPORT.main()

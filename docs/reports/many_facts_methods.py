@@ -5,32 +5,20 @@ from typing import NamedTuple
 DATA: dict[str, tuple[str, str]] = {
     "counterfact": ("counterfact.json", "score"),
     "zsre": ("zsre.json", "paraphrase_free_generation_strict"),
-}
-"""By name the file, and the metric by which methods are compared (as on the leaderboard)."""
+}  # by name the file, and the metric by which methods are compared (as on the leaderboard)
 
 
 class Method(NamedTuple):
-    """A row of the tables.
-
-    Attributes:
-        title: in tables and pictures; with the ratio that it has, which for the first four trials chose.
-        editor: its configuration, as `editor=` takes it.
-        settings: what differs from that, and from the protocol of this page.
-        closed: whether it takes targets of the unedited model, so that others like it find them on the disk.
-        control: whether it is a control, for which other orders say nothing.
-        afterwards: whether its settings were thought of when the others' figures were known.
-        like: the method the size of whose updates it takes.
-        tuned_as: the method whose settings were chosen for it, too; by default its own.
-    """
+    """A row of the tables: its title, with the ratio that the first four trials chose, and what runs it."""
 
     title: str
-    editor: str
-    settings: tuple[str, ...] = ()
-    closed: bool = False
-    control: bool = False
-    afterwards: bool = False
-    like: str = ""
-    tuned_as: str = ""
+    editor: str  # its configuration, as `editor=` takes it
+    settings: tuple[str, ...] = ()  # what differs from that, and from the protocol of this page
+    closed: bool = False  # whether it takes targets of the unedited model, so that others like it find them on the disk
+    control: bool = False  # a control, for which other orders say nothing
+    afterwards: bool = False  # whether its settings were thought of when the others' figures were known
+    like: str = ""  # the method the size of whose updates it takes
+    tuned_as: str = ""  # the method whose settings were chosen for it, too; by default its own
 
 
 def later(title: str, *settings: str, editor: str = "memit") -> Method:
@@ -45,8 +33,7 @@ AT_ONCE = (*LONGER, *TOGETHER)
 FEW_STEPS = "editor.value.steps=20"
 """As many as the papers': with what ships (40) all targets would have to be solved for again."""
 WISE = ("editor.edits_per_shard={t}", "editor.unrelated.facts={others}")
-
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Method] = {  # the methods, those first whose targets are found on the disk by others
     "none": Method("no edit", "none", control=True),
     "memit": Method("MEMIT 0.1", "memit", closed=True),
     "memit_plain": Method("plain MEMIT 0.1", "memit_plain", closed=True, tuned_as="memit"),
@@ -71,7 +58,6 @@ METHODS: dict[str, Method] = {
     "wise_whitened": Method("WISE, whitened", "wise_whitened", WISE),
     "random": Method("random", "random", control=True, like="rome"),
 }
-"""The methods, those first whose targets are found on the disk by others."""
 
 
 class Pair(NamedTuple):
@@ -82,7 +68,7 @@ class Pair(NamedTuple):
     of_later_batches: bool = False
 
 
-PAIRS = (
+PAIRS = (  # the planned comparisons
     Pair("memit", "memit_plain", of_later_batches=True),
     Pair("memit_ratio_10", "memit_plain_ratio_10", of_later_batches=True),
     Pair("memit", "alphaedit"),
@@ -93,8 +79,6 @@ PAIRS = (
     Pair("memit_rounds_together", "memit_longer_together"),
     Pair("memit_four_rounds_together", "memit_rounds_together"),
 )
-"""The planned comparisons."""
-
 Wanted = tuple[str, str, float]
 AIMS: dict[str, dict[int, tuple[Wanted, ...]]] = {
     "counterfact": {
@@ -111,7 +95,6 @@ AIMS: dict[str, dict[int, tuple[Wanted, ...]]] = {
             ("token_accuracy", ">=", 0.9),
             ("paraphrase_token_accuracy", ">=", 0.75),
             ("free_generation_strict", ">=", 0.7),
-        ),
+        )
     },
-}
-"""What was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much."""
+}  # what was asked of the best closed form beforehand: ">=", "<=", or at least the figure "before" less so much

@@ -2,14 +2,16 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from many_facts_methods import AIMS, DATA, METHODS, PAIRS, Wanted
+from options import Data
+from report import Draw
 from rows import after_at, corrected
 from runs import at_edge
-from words import written
 
 from eval import METRICS
 from eval.protocols.curves import curve_columns, draw_curves, value_at
@@ -17,9 +19,8 @@ from eval.protocols.orders import order_interval
 from eval.statistics.comparison import Comparison, compare
 from eval.statistics.paired import MIN_FACTS
 
-NAME, SCRIPT = "many_facts", "many_facts.py"
-STRONG = 0.9
-"""Methods that say so many of the facts are strong alike, and what they leave can be compared."""
+NAME = "many_facts"
+STRONG = 0.9  # methods that say so many of the facts are strong alike, and what they leave can be compared
 FREE, PARAPHRASES = "free_generation_strict", "paraphrase_free_generation_strict"
 COSTS = ("preservation", "perplexity_drift")
 DRAWN = ("score", FREE, PARAPHRASES, "preservation", "neighbourhood_kl", "perplexity_drift")
@@ -28,9 +29,8 @@ COLUMNS = (FREE, f"first.{FREE}", PARAPHRASES, "neighbourhood_success", *COSTS)
 """What the tables have: the first half of the scored facts apart, too, since it is those that are forgotten."""
 BETWEEN_ORDERS = ("score", FREE, "first.token_accuracy", PARAPHRASES, *COSTS)
 """What methods are compared by order by order: with few orders, that much more than a test on the facts of one."""
-ABOUT_BLANKS = ("preservation", "locality_kl")
-"""What says nothing where the other answers are blank."""
-SHORT = {
+ABOUT_BLANKS = ("preservation", "locality_kl")  # what says nothing where the other answers are blank
+SHORT = {  # headings of this page, where those of all curves are long or say less
     "score": "S",
     FREE: "free",
     f"first.{FREE}": "of the first",
@@ -40,11 +40,10 @@ SHORT = {
     PARAPHRASES: "free, paraphrases",
     "neighbourhood_kl": "neighbourhood KL",
 }
-"""Headings of this page, where those of all curves are long or say less."""
 ASKED = [key for by_t in AIMS.values() for wanted in by_t.values() for key, *_ in wanted]
-Methods = Mapping[str, Mapping[str, Any]]
-Point = Mapping[str, Any]
-Facts = Mapping[str, Any]
+Methods = Mapping[str, Data]
+Point = Data
+Facts = Data
 
 
 def nothing() -> dict[str, Any]:
@@ -52,31 +51,26 @@ def nothing() -> dict[str, Any]:
     return {"points": [], "facts": {}, "limits": {}, "orders": {}}
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """What the page shows of each data set, and of the trials; and how methods and metrics are called."""
     tuned = figures.get("tuning", {"methods": {}})["methods"].items()
     return {
         "titles": {name: method.title for name, method in METHODS.items()},
         "heads": headings((*COLUMNS, *BETWEEN_ORDERS, *ASKED)),
-        "between": BETWEEN_ORDERS,
-        "strong": STRONG,
+        **{"between": BETWEEN_ORDERS, "strong": STRONG},
         "sets": {name: section(name, methods, figures["batch"]) for name, methods in figures["data"].items()},
         "tuned": {name: grid_of(found) for name, found in tuned if found["trials"] and found["chosen"]},
     }
 
 
 def section(name: str, methods: Methods, batch: int) -> dict[str, Any]:
-    """One data set."""
     hidden, at = unsaid(methods), shown_at(methods)
     return {
-        "key": DATA[name][1],
-        "at": at,
-        "blank": bool(hidden),
+        **{"key": DATA[name][1], "at": at, "blank": bool(hidden)},
         "columns": [key for key in COLUMNS if key not in hidden and measured(methods, key)],
         "costs": [cost for cost in COSTS if cost not in hidden],
         "alike": {str(t): alike(methods, t) for t in at},
-        "comparisons": comparisons(name, methods, batch),
-        "orders": between_orders(methods),
+        **{"comparisons": comparisons(name, methods, batch), "orders": between_orders(methods)},
         "aims": list(aims(name, methods)),
     }
 
@@ -161,7 +155,7 @@ def asked_of(point: Point, wanted: Sequence[Wanted]) -> list[dict[str, Any]]:
     return found
 
 
-def grid_of(found: Mapping[str, Any]) -> dict[str, Any]:
+def grid_of(found: Data) -> dict[str, Any]:
     """Among which settings a method's were chosen, at which edges they lie, and the score of the chosen and of all."""
     scores = [trial["figures"]["score"] for trial in found["trials"] if "score" in trial["figures"]]
     [own] = [trial["figures"]["score"] for trial in found["trials"] if trial["settings"] == found["chosen"]]
@@ -197,12 +191,14 @@ def point_at(points: Sequence[Point], t: int) -> Point | None:
     return next((point for point in points if point["t"] == t), None)
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its pictures."""
-    figures, pictures = data["figures"], []
-    for name, methods in figures["data"].items():
+def pictures(data: Data) -> dict[str, Draw]:
+    """The curves of each data set."""
+
+    def draw(name: str, data: Data, path: Path) -> None:
+        methods = data["figures"]["data"][name]
         curves = {METHODS[key].title: found["points"] for key, found in methods.items()}
         drawn = [key for key in DRAWN if key not in unsaid(methods) and measured(methods, key)]
-        pictures.append(docs / "figures" / f"{NAME}-{name}.png")
-        draw_curves(curves, drawn, pictures[-1], names=list(headings(drawn).values()), d_ffn=figures["d_ffn"])
-    return [*written(NAME, SCRIPT)(data, docs), *pictures]
+        names = [*headings(drawn).values()]
+        draw_curves(curves, drawn, path, names=names, d_ffn=data["figures"]["d_ffn"])
+
+    return {f"{NAME}-{name}.png": partial(draw, name) for name in data["figures"]["data"]}

@@ -3,26 +3,21 @@
     python docs/reports/many_facts_tuning.py [--methods crispedit,memit] [--minutes 60]
 
 The trials on the page were made with `--count 100 --methods memit,alphaedit,ultraedit,emmet,pmet` and the override
-`job.sequential.scored=50`: half of the facts, which takes half of the time.
-
-Each trial is an ordinary run of run.py on the CounterFact facts 1,001 to 1,200, in batches as on the page, in a store
-of its own; the command can be stopped and given again. It writes each method's trials, with the best one's settings, to
-tuning.json in the store, where `many_facts.py collect` takes them for its runs and the page. No default is changed.
-
-Each method has `TRIALS` trials, all combinations of its grid. The best is the one with the highest score of those whose
-perplexity drift is at most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least
-drift.
+`job.sequential.scored=50`. Each is an ordinary run of run.py, in batches as on the page, in a store of its own; the
+command can be stopped and given again. It writes the trials and the best settings to tuning.json in the store, where
+`many_facts.py collect` takes them. The best is the trial of the highest score of those whose perplexity drift is at
+most `MOST_DRIFT`, since the score can reward a wrecked model; where none is, that of the least drift.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from many_facts import BATCH, FIXED, OTHERS, TUNING, asked, points_of, write_files
 from many_facts_methods import DATA
 from many_facts_page import NAME
-from options import OUTPUTS, asking, deadline_of, some_of
+from options import OUTPUTS, Data, asking, deadline_of, some_of
 from rows import after_at
 from runs import chosen, combinations, run
 
@@ -30,13 +25,10 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
-FIRST, COUNT = 1000, 200
-"""So many facts of the file come before those that are tuned on, and so many are these."""
+FIRST, COUNT = 1000, 200  # so many facts of the file come before those that are tuned on, and so many are these
 FILE = "counterfact"
 TRIALS = 6
-MOST_DRIFT = 0.1
-"""Nats: what was asked beforehand of the best closed form at T = 300."""
-
+MOST_DRIFT = 0.1  # nats: what was asked beforehand of the best closed form at T = 300
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
     "alphaedit": {"energy": (0.02, 0.1, 0.3), "ratio": (0.1, 1.0)},
@@ -47,8 +39,7 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "rome": {"value.clamp_norm_factor": (0.75, 1.0, 1.5, 2.0, 3.0, 4.0)},
     "finetune": {"lr": (1e-4, 3e-4, 1e-3), "stop": (0.02, 0.2)},
     "wise_whitened": {"weight": (3.5, 7.0, 14.0), "margin": (0.6, 0.8)},
-}
-"""What is tuned of each method, by the editor's settings. Other forms of MEMIT have MEMIT's (`Method.tuned_as`)."""
+}  # what is tuned of each method, by the editor's settings. Other forms of MEMIT have MEMIT's (`Method.tuned_as`)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,8 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if point_in(own) is None and not run(overrides, Store(own), deadline):
                 raise SystemExit("not finished yet; give the same command again to go on")
             point = point_in(own)
+            # What could not be computed is absent, and all is where the run failed.
+            values = {key: after_at(point or {}, key) for key in (DATA[FILE][1], "perplexity_drift")}
+            figures = {key: value for key, value in values.items() if value is not None}
             scored = max(scored, 0 if point is None else int(point["n_scored"]))
-            trials.append({"settings": settings, "figures": figures_of(point)})
+            trials.append(
+                {"settings": settings, "figures": {key: value for key, value in figures.items() if value is not None}}
+            )
             print(name, settings, trials[-1]["figures"], flush=True)
         best = best_of(trials)
         found[name] = {"trials": trials, "chosen": None if best is None else best["settings"]}
@@ -94,25 +90,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(path)
 
 
-def point_in(folder: Path) -> Mapping[str, Any] | None:
+def point_in(folder: Path) -> Data | None:
     """The last point of the newest finished run of a trial; None where there is none."""
     ended = [stored for stored in Store(folder).runs() if stored.state == "finished"]
     points = points_of(ended[-1].path) if ended else []
     return points[-1] if points else None
 
 
-def figures_of(point: Mapping[str, Any] | None) -> dict[str, float]:
-    """What a trial is judged by; what could not be computed is absent, and all is where the run failed."""
-    values = {key: after_at(point or {}, key) for key in (DATA[FILE][1], "perplexity_drift")}
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def best_of(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The trial of the highest score among those that leave the model's perplexity alone; None where none has figures.
-
-    Args:
-        trials: each with "settings" and "figures".
-    """
+def best_of(trials: Sequence[Data]) -> Data | None:
+    """The trial of the highest score among those that leave the perplexity alone; None where none has figures."""
     score = DATA[FILE][1]
     known = [trial for trial in trials if {score, "perplexity_drift"} <= trial["figures"].keys()]
     sound = [trial for trial in known if trial["figures"]["perplexity_drift"] <= MOST_DRIFT]

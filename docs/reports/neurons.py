@@ -6,26 +6,27 @@ with the most active ones, of the same layers. It also compares locators, update
 neurons lie.
 """
 
-import argparse
-import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain, product, zip_longest
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, harmonic_mean
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from neurons_findings import digest, draw_layers
-from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model, read_json
-from words import written
+from matplotlib.figure import Figure
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
+from pages import Collected, beside, made, mean, read_json
+from report import Report
 from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
 from editing import Enhance, Suppress, UpdateNeurons
+from eval import paired_test
 from eval.scoring.probabilities import probabilities, score
 from locate.neurons.attribution import METHODS
 from locate.neurons.locator import Neurons
@@ -38,26 +39,18 @@ USES = (
     *("locate.neurons.locator", "locate.neurons.suppression", "editing.UpdateNeurons", "editing.Suppress"),
     "eval.scoring.probabilities",
 )
-DRAWS = 5
-"""Sets of random neurons."""
-TOP = 5
-"""Neurons in the comparison of locators with sets of one size."""
-LEAST, MOST = 2, 4
-"""On how many prompts of a fact its neurons are located; one more is held out."""
-OF_AN_OBJECT = 2
-"""The most facts of a relation that have the same object."""
-WRITES = (0.5, 1.0, 2.0, 8.0)
-"""The last one is the paper's."""
+DRAWS = 5  # sets of random neurons
+TOP = 5  # neurons in the comparison of locators with sets of one size
+LEAST, MOST = 2, 4  # on how many prompts of a fact its neurons are located; one more is held out
+OF_AN_OBJECT = 2  # the most facts of a relation that have the same object
+WRITES = (0.5, 1.0, 2.0, 8.0)  # the last one is the paper's
 FACTORS = {"suppress": 0.0, "enhance": 2.0}
 
 
 class Known(NamedTuple):
-    """A fact that the model knows in several wordings.
+    """A fact that the model knows in several wordings; its neurons are located on its statement and its paraphrases.
 
-    Attributes:
-        fact: its statement and its paraphrases are those its neurons are located on; the new object is another one of
-            the relation.
-        held_out: a wording that has no part in the locating, with {} for the subject.
+    The new object is another one of the relation; `held_out`, with {} for the subject, has no part in the locating.
     """
 
     fact: Fact
@@ -72,7 +65,7 @@ class Known(NamedTuple):
 options = asking(*("--model", "--minutes", "--anew"), data=FILES / "pararel", facts=60, work=OUTPUTS / NAME)
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
+def collect(arguments: Options) -> Collected:
     """What is done to the neurons of each fact."""
     deadline = deadline_of(arguments)
     lm = load(arguments.model)
@@ -90,33 +83,26 @@ def collect(arguments: argparse.Namespace) -> Collected:
     return beside(NAME, lm.name, figures, {"facts": made(work / "facts")}, arguments)
 
 
-# -- the facts
-
-
-def known_facts(lm: LanguageModel, arguments: argparse.Namespace, work: Path, deadline: float | None) -> list[Known]:
+def known_facts(lm: LanguageModel, arguments: Options, work: Path, deadline: float | None) -> list[Known]:
     """Facts that the model answers rightly in three wordings at least, spread over relations and objects."""
     found = []
     for file in sorted(arguments.data.glob("*.json")):
-        records_of = partial(known_of, lm, file)
-        found.append(
-            [Known(Fact.from_dict(fact), held) for fact, held in once(work / file.name, records_of, (), deadline)]
-        )
+        known = once(work / file.name, partial(known_of, lm, file), (), deadline)
+        found.append([Known(Fact.from_dict(fact), held_out) for fact, held_out in known])
     # In turn from each relation, so that none of them dominates.
-    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*found))
+    in_turn = chain.from_iterable(zip_longest(*found))
     return [one for one in in_turn if one is not None][: arguments.facts]
 
 
 def known_of(lm: LanguageModel, file: Path) -> list[list[Any]]:
-    """The facts of one relation that the model knows, each with a wording that is held out, as JSON values.
-
-    Only wordings that end with the object; only facts whose object is no part of the subject's name. The model knows a
-    fact in a wording if each token of the object is the most likely one. Facts that it knows in none of the first
-    three wordings are not asked in more.
-    """
+    """The facts of one relation that the model knows, each with a wording that is held out, as JSON values."""
+    # Only wordings that end with the object; only facts whose object is no part of the subject's name. The model knows
+    # a fact in a wording if each token of the object is the most likely one. Facts that it knows in none of the first
+    # three wordings are not asked in more.
     record = read_json(file)
-    endings = [pattern.rstrip(" .") for pattern in record["patterns"]]
-    wordings = [text[: -len("[Y]")].rstrip() for text in endings if text.endswith("[Y]") and text.count("[X]") == 1]
-    wordings = list(dict.fromkeys(text.replace("[X]", "{}") for text in wordings))[: MOST + 3]
+    endings = [text.rstrip(" .").replace("[X]", "{}") for text in record["patterns"] if text.count("[X]") == 1]
+    wordings = [text.removesuffix("[Y]").rstrip() for text in endings if text.endswith("[Y]")]
+    wordings = list(dict.fromkeys(wordings))[: MOST + 3]
     if len(wordings) <= LEAST:
         return []
     pairs = [(fact["subject"], fact["object"]) for fact in record["facts"]]
@@ -145,9 +131,6 @@ def known_of(lm: LanguageModel, file: Path) -> list[list[Any]]:
     return found
 
 
-# -- one fact
-
-
 def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
     """All figures of one fact; `other` is a fact that updated values should not change."""
     begin = time.perf_counter()
@@ -157,8 +140,7 @@ def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
     seed = int(one.fact.id[:6], 16)
     sets: dict[str, Sequence[tuple[int, int]]] = {"none": ()}
     for method, result in refined.items():
-        sets[method] = result.neurons
-        sets[f"{method} top"] = result.top(TOP)
+        sets |= {method: result.neurons, f"{method} top": result.top(TOP)}
     sets["most active"] = highest_activation(found.results, found.neurons)
     for draw in range(DRAWS):
         sets[f"random {draw}"] = random_neurons(lm, found.neurons, seed + draw)
@@ -166,12 +148,8 @@ def examined(lm: LanguageModel, one: Known, other: Fact) -> dict[str, Any]:
     located = [result.question for result in found.results]
     held_out = [ask(lm, one.held_out_fact, one.fact.target_true)]
     return {
-        "id": one.fact.id,
-        "relation": one.fact.relation,
-        "subject": one.fact.subject,
-        "statement": one.fact.statement,
-        "answer": one.fact.target_true,
-        "new": one.fact.target_new,
+        **{"id": one.fact.id, "relation": one.fact.relation, "subject": one.fact.subject},
+        **{"statement": one.fact.statement, "answer": one.fact.target_true, "new": one.fact.target_new},
         "prompts": len(located),
         "seconds_to_locate": seconds,
         "neurons": {name: [list(place) for place in places] for name, places in sets.items()},
@@ -220,8 +198,117 @@ def edited(lm: LanguageModel, one: Known, other: Fact, found: NeuronsResult) -> 
     return result
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, model_by_model, timed=True), {"neurons-by-layer.png": draw_layers}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
+WORDINGS = ("located", "held_out")
+AGAINST = {  # sets of neurons, and the one that each is tested against
+    **{"integrated_gradients": None, "random": "integrated_gradients", "most active": "integrated_gradients"},
+    **{f"{method} top": "integrated_gradients top" for method in METHODS},
+    **{"integrated_gradients top": None, "random top": "integrated_gradients top"},
+}
 
+
+def digest(figures: Data) -> dict[str, Any]:
+    records = figures["facts"]
+    sets, active = (
+        [{tuple(place) for place in record["neurons"][of]} for record in records]
+        for of in ("integrated_gradients", "most active")
+    )
+    frequent, times = Counter(place for places in sets for place in places).most_common(1)[0]
+    shared = []
+    for record, mine in zip(records, sets, strict=True):
+        others = (theirs for other, theirs in zip(records, sets, strict=True) if other["answer"] != record["answer"])
+        shared += [len(mine & set().union(*others)) / len(mine)] if mine else []
+    subjects = [record["subject"] for record in records]
+    layers = range(len(records[0]["by_layer"]))
+    counts = [[float(sum(place[0] == layer for place in places)) for places in sets] for layer in layers]
+    return {
+        "seconds": fmean(record["seconds_to_locate"] for record in records),
+        "relations": Counter(record["relation"] for record in records),
+        "counts": [len(places) for places in sets],
+        "coarse": fmean(value for record in records for value in record["coarse"]),
+        "active": fmean(len(mine & most) / max(1, len(mine)) for mine, most in zip(sets, active, strict=True)),
+        **{"frequent": frequent, "times": times, "shared": fmean(shared)},
+        "effects": {name: effects(records, name, other) for name, other in AGAINST.items()},
+        "gains": [gains(records, *of) for of in product(("suppress", "enhance"), ("random", "most active"))],
+        "by_layer": {
+            "neurons": [mean(column, subjects) for column in counts],
+            "sums": [fmean(column) for column in zip(*(record["by_layer"] for record in records), strict=True)],
+        },
+        **of_editors([record for record in records if record["editors"]]),
+    }
+
+
+def relative(records: Sequence[Data], where: str, factor: str, name: str) -> list[float]:
+    """The relative change of each fact's probability."""
+    tables = [record[where][factor] for record in records]
+    return [table[name] / table["none"] - 1 for table in tables]
+
+
+def effects(records: Sequence[Data], name: str, other: str | None) -> list[dict[str, Any]]:
+    """The mean changes by a set of neurons, and p against another set; suppressed and enhanced, on both wordings."""
+    found, subjects = [], [record["subject"] for record in records]
+    for factor, where in product(("suppress", "enhance"), WORDINGS):
+        values = relative(records, where, factor, name)
+        p = None if other is None else paired_test(values, relative(records, where, factor, other))
+        found.append(mean(values, subjects) | {"p": p})
+    return found
+
+
+def gains(records: Sequence[Data], factor: str, control: str) -> dict[str, Any]:
+    """By how much more located neurons do what they should than a control, and for how many facts."""
+    parts = []
+    for where in WORDINGS:
+        sides = (relative(records, where, factor, name) for name in ("integrated_gradients", control))
+        values = [(one - other) * (-1 if factor == "suppress" else 1) for one, other in zip(*sides, strict=True)]
+        found = mean(values, [record["subject"] for record in records])
+        parts.append(found | {"where": where, "wins": sum(value > 0 for value in values)})
+    return {"factor": factor, "control": control, "parts": [part for part in parts if part["low"] is not None]}
+
+
+def of_editors(records: Sequence[Data]) -> dict[str, Any]:
+    """What the editors did, in means; and which update has most successes, and most with the other answers."""
+    subjects = [record["subject"] for record in records]
+    columns: list[Callable[[dict[str, Any]], float]] = [
+        *(lambda row, of=of: float(row[of][0] > row[of][1]) for of in WORDINGS),
+        *(lambda row, at=at: row["located"][at] for at in (0, 1)),
+        lambda row: float(row["other_kept"]),
+        lambda row: row["other"],
+    ]
+    found = {
+        name: [mean([column(record["editors"][name]) for record in records], subjects, True) for column in columns]
+        for name in records[0]["editors"]
+    }
+
+    def best(*columns: int) -> str:
+        shares = {name: harmonic_mean([found[name][at]["mean"] or 0.0 for at in columns]) for name in updates}
+        return max(shares, key=shares.__getitem__)
+
+    updates = [name for name in found if name.startswith("update ")]
+    return {"editors": found, "best": best(0), "both": best(0, 4)}
+
+
+def draw_layers(data: Data, path: Path) -> None:
+    """For each model the located neurons a fact by layer, with intervals, over the mean sums of attributions."""
+    models = data["digest"]["models"]
+    figure = Figure(figsize=(1 + 6 * len(models), 4.2), layout="constrained")
+    columns = figure.subplots(2, len(models), sharex="col", squeeze=False).T
+    for (upper, lower), (model, digested) in zip(columns, models.items(), strict=True):
+        found = digested["by_layer"]
+        means = [one["mean"] for one in found["neurons"]]
+        bounds = [
+            (0, 0) if one["low"] is None else (one["mean"] - one["low"], one["high"] - one["mean"])
+            for one in found["neurons"]
+        ]
+        layers = range(len(means))
+        upper.bar(layers, means, yerr=np.array(bounds).T, error_kw={"elinewidth": 1, "capsize": 2})
+        upper.set_title(f"{model}: knowledge neurons of {len(digested['counts'])} facts", fontsize="medium")
+        upper.set_ylabel("neurons a fact")
+        lower.bar(layers, found["sums"], color="tab:red")
+        lower.axhline(0, color="black", linewidth=0.6)
+        lower.set(ylabel="sum of attributions", xlabel="layer")
+    figure.savefig(path, dpi=150)
+
+
+PICTURES = {"neurons-by-layer.png": draw_layers}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures=PICTURES, timed=True, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

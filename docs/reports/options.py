@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+Data = Mapping[str, Any]  # JSON values by name
+Options = argparse.Namespace
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUTS, FILES = ROOT / "outputs", ROOT.parent / "shared" / "data"
 """Where runs are kept, and where the files of facts lie."""
-
-COMMON: Mapping[str, dict[str, Any]] = {
+COMMON: Mapping[str, dict[str, Any]] = {  # options that several commands have; with --anew see `kept`
     "--model": {"default": "smollm2-135m"},
     "--files": {"type": Path, "default": FILES, "help": "folder of the data files"},
     "--minutes": {"type": float, "help": "stop after so long, to go on another time"},
@@ -18,15 +19,12 @@ COMMON: Mapping[str, dict[str, Any]] = {
     "--anew": {"action": "store_true", "help": "keep nothing of the data file that there is"},
     "overrides": {"nargs": "*", "help": "of the configuration, for all runs, e.g. eval.max_new_tokens=10"},
 }
-"""Options that several commands have; with --anew see `kept`."""
 
 
 def asking(*common: str, **own: Any) -> Callable[[argparse.ArgumentParser], None]:
-    """What adds options to a first step.
+    """What adds options to a first step: some of `COMMON`, and own ones.
 
-    Args:
-        common: of `COMMON`.
-        own: by name the default, alone or with what help says. Its type is the option's; False is for a flag.
+    By name the default, alone or with what help says. Its type is the option's; False is for a flag.
     """
 
     def add(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +32,8 @@ def asking(*common: str, **own: Any) -> Callable[[argparse.ArgumentParser], None
             parser.add_argument(name, **COMMON[name])
         for name, told in own.items():
             default, told = told if isinstance(told, tuple) else (told, None)
-            given: dict[str, Any] = (
-                {"action": "store_true"} if default is False else {"default": default, "type": type(default)}
-            )
-            if isinstance(default, Path):
-                given["type"] = Path
+            of = Path if isinstance(default, Path) else type(default)
+            given: dict[str, Any] = {"action": "store_true"} if default is False else {"default": default, "type": of}
             parser.add_argument(f"--{name.replace('_', '-')}", help=told, **given)
 
     return add
@@ -53,7 +48,7 @@ class NotFinishedError(Exception):
     """The time was up before all was done; what is done is kept."""
 
 
-def deadline_of(arguments: argparse.Namespace) -> float | None:
+def deadline_of(arguments: Options) -> float | None:
     """When the time of --minutes is up, by the monotonic clock; None without a limit."""
     return None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
 

@@ -6,16 +6,15 @@ accuracy over relations, as they report. What is done when the time is up is in 
 were not run.
 """
 
-import argparse
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, NotFinishedError, asking, deadline_of
-from pages import Collected, Report, beside, made, model_by_model, of_each_model
-from words import written
+from options import FILES, OUTPUTS, Data, NotFinishedError, Options, asking, deadline_of
+from pages import Collected, beside, made
+from report import Report, model_by_model
+from runs import chosen
 from work import once
 
 from corrigenda import load
@@ -27,10 +26,7 @@ from locate.question import UnknownFactError
 
 NAME, SCRIPT = "relations", "relations.py"
 USES = ("locate.flow.relation", "corrigenda.linear_relations", "corrigenda.forward.jacobians")
-LEAST = 5
-"""A relation of which the model knows fewer test samples is listed, and counts in no mean."""
-
-
+LEAST = 5  # a relation of which the model knows fewer test samples is listed, and counts in no mean
 options = asking(
     *("--model", "--minutes", "--anew"),
     data=FILES / NAME,
@@ -41,14 +37,12 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
+def collect(arguments: Options) -> Collected | None:
     """The figures of each relation that is done; None where none is."""
     deadline = deadline_of(arguments)
     decoding = RelationDecoding(samples=arguments.samples, tests=arguments.tests)
     files = {file.stem: file for file in sorted(arguments.data.glob("*.json"))}
-    names = arguments.relations.split(",") if arguments.relations else [*files]
-    if unknown := set(names) - {*files}:
-        raise SystemExit(f"--relations: {arguments.data} has no file of {', '.join(sorted(unknown))}")
+    names = chosen(arguments.relations, files, "relation")
     lm = load(arguments.model)
     work = arguments.work / lm.fingerprint[:8] / f"{arguments.samples}-{arguments.tests}"
     paths = {name: work / name / "summary.json" for name in files}
@@ -75,19 +69,18 @@ def figures_of(lm: Any, file: Path, decoding: RelationDecoding) -> dict[str, Any
         return {"relation": relation.name, "n_known": 0}
 
 
-def counted(figures: Mapping[str, Any]) -> dict[str, Any]:
+def counted(figures: Data) -> dict[str, Any]:
     """The relations that count in means, by the names of their files."""
     return {name: one for name, one in figures["relations"].items() if one["n_known"] >= LEAST}
 
 
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """The means over relations with their intervals, and Spearman's rho of faithfulness and accuracy."""
     found = counted(figures)
     return RelationSurvey.of_figures(found).summary() if found else {"n_relations": 0, "means": {}}
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
+def shown(data: Data) -> dict[str, Any]:
     models = model_by_model(data)["models"]
     for one in models.values():
         one["counted"] = counted(one)
@@ -96,13 +89,12 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"models": models, "controls": CONTROLS, "least": LEAST}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """The relations that count of the first model, side by side."""
     RelationSurvey.of_figures(counted(next(iter(data["figures"]["models"].values())))).plot(path)
 
 
-PAGE, PICTURES = written(NAME, SCRIPT, shown), {"relations.png": draw}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, of_each_model(digest), PICTURES)
-
+PICTURES = {"relations.png": draw}
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, PICTURES, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

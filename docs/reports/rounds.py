@@ -4,18 +4,16 @@ All facts are written in one edit of the unedited model, by an ordinary run of r
 the data file has and the store has not is kept.
 """
 
-import argparse
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from many_facts import facts_at, points_of
 from many_facts_methods import DATA, TOGETHER
 from many_facts_page import paired, unsaid
-from options import OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Report, kept
+from options import OUTPUTS, Data, Options, asking, deadline_of, some_of
+from pages import Collected, kept
+from report import Report
 from rows import after_at, corrected
 from runs import chosen, finished, how_made, picked, run, without_generation
-from words import written
 
 from corrigenda.data import read_facts, write_facts
 from corrigenda.runs.store import Store
@@ -25,8 +23,7 @@ NAME, SCRIPT = "rounds", "rounds.py"
 FACTS = "332-400,441-671"
 """Of zsRE's file, none of them on docs/many_facts.md: the ways below were chosen among on these."""
 SCORED = 100
-SETTINGS = ("eval.max_new_tokens=20",)
-"""As on docs/many_facts.md."""
+SETTINGS = ("eval.max_new_tokens=20",)  # as on docs/many_facts.md
 KEYS = (
     *("token_accuracy", "paraphrase_token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict"),
     *("preservation", "locality_kl", "perplexity_drift"),
@@ -52,18 +49,11 @@ VARIANTS: dict[str, Variant] = {
     "ratio-30": Variant("one round, ratio 30", (*ONCE, "editor.ratio=30")),
     "layers-3": Variant("one round, three layers", (*ONCE, "editor.number=3")),
     "layers-1": Variant("one round, one layer", (*ONCE, "editor.number=1")),
-}
-"""By the name of its folder. All have their last layer in common, and so the targets of the first round."""
-
-COMPARISONS = (
-    ("2", "1"),
-    ("3", "2"),
-    ("4", "3"),
+}  # by the name of its folder. All have their last layer in common, and so the targets of the first round
+COMPARISONS = (  # which one is compared with which
+    *(("2", "1"), ("3", "2"), ("4", "3")),
     *((one, "1") for one in ("ratio-1", "ratio-30", "layers-3", "layers-1")),
 )
-"""Which one is compared with which."""
-
-
 options = asking(
     *("--model", "--files", "--minutes", "--anew", "overrides"),
     data=("zsre", f"one of {', '.join(DATA)}"),
@@ -74,8 +64,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
-    """All edits; None where the time was up before all was done."""
+def collect(arguments: Options) -> Collected | None:
     deadline = deadline_of(arguments)
     path = arguments.files / DATA[arguments.data][0]
     facts = picked(read_facts(path, on_error="skip"), arguments.facts)
@@ -85,12 +74,11 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
     if other := [key for key, value in about.items() if found.figures[key] != value]:
         raise SystemExit(f"the data file differs in {', '.join(other)}: give --anew to write it again")
     store = arguments.store.resolve()
-    written = store / "facts.jsonl"
-    write_facts(written, without_generation(facts))
+    write_facts(store / "facts.jsonl", without_generation(facts))
     for name in chosen(arguments.variants, VARIANTS, "variant"):
         place = Store(store / name)
         overrides = [
-            *("mode=sequential", "data=facts", f"data.path={written}", f"data.limit={len(facts)}"),
+            *("mode=sequential", "data=facts", f"data.path={store / 'facts.jsonl'}", f"data.limit={len(facts)}"),
             *(f"model={arguments.model}", "editor=memit_rounds", *VARIANTS[name].settings),
             *(*TOGETHER, f"job.sequential.checkpoints=[{len(facts)}]", "job.sequential.after_each=edited"),
             *(f"job.sequential.scored={arguments.scored}", "job.most_failures=1"),
@@ -99,48 +87,39 @@ def collect(arguments: argparse.Namespace) -> Collected | None:
         if not finished(place) and not run(overrides, place, deadline):
             return None
         for stored in finished(place)[:1]:
-            [point] = [point for point in points_of(stored.path) if point["t"] == len(facts)]
+            points = [point for point in points_of(stored.path) if point["t"] == len(facts)]
             by_key = {key: facts_at(stored, len(facts), key) for key in KEYS if not METRICS[key].one_value}
-            found.figures["variants"][name] = {"points": [point], "facts": by_key}
+            found.figures["variants"][name] = {"points": points, "facts": by_key}
             found.runs[name] = how_made(stored)
     if not found.figures["variants"]:
         raise SystemExit(f"{store}: no edit succeeded")
     return found
 
 
-# -- the statistics
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """By two variants and a metric the difference on the same facts, with p corrected for all of these; and the drift.
-
-    And the metrics that say something here.
-    """
+def digest(figures: Data) -> dict[str, Any]:
+    """By two variants and a metric the difference on the same facts, with p corrected for all; and the drift."""
     variants = figures["variants"]
-    tests, rows = [], []
+    rows: list[dict[str, Any]] = []
     for left, right in (pair for pair in COMPARISONS if variants.keys() >= set(pair)):
         sides = [variants[left], variants[right]]
-        row: dict[str, Any] = {"left": left, "right": right, "tests": {}}
-        for key in TESTED:
-            one, other = (side["facts"].get(key) for side in sides)
-            if found := paired(one, other, key):
-                row["tests"][key] = {of: getattr(found, of) for of in ("difference", "low", "high", "p")}
-        tests += row["tests"].values()
-        drift, other = (after_at(side["points"][0], "perplexity_drift") for side in sides)
-        row["drift"] = None if drift is None or other is None else drift - other
-        rows += [row] if row["tests"] else []
-    corrected(tests)
+        one, other = (side["facts"] for side in sides)
+        tests = {key: paired(one.get(key), other.get(key), key) for key in TESTED}
+        parts = ("difference", "low", "high", "p")
+        told = {key: {of: getattr(test, of) for of in parts} for key, test in tests.items() if test}
+        drifts = [after_at(side["points"][0], "perplexity_drift") for side in sides]
+        gap = None if drifts[0] is None or drifts[1] is None else drifts[0] - drifts[1]
+        rows += [{"left": left, "right": right, "tests": told, "drift": gap}] if told else []
+    corrected(every := [test for row in rows for test in row["tests"].values()])
     silent = unsaid(variants)
     return {
         "titles": {name: one.title for name, one in VARIANTS.items() if name in variants},
         "columns": [key for key in KEYS if key not in silent],
         "tested": TESTED,
         "compared": rows,
-        "n_tests": len(tests),
+        "n_tests": len(every),
     }
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 if __name__ == "__main__":
     REPORT.main()

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from options import Data
 from pages import mean
 
 from eval import METRICS, Case
@@ -30,7 +31,7 @@ def row_of(cases: Sequence[Case], seconds: float, keys: Sequence[str]) -> dict[s
     }
 
 
-def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None:
+def known(row: Data, state: str, key: str) -> dict[str, Any] | None:
     """The mean over the facts that have a value, and how many these are; None where none has one."""
     values = row[state].get(key, [None] * len(row["subjects"]))
     return mean_known(values, row["subjects"], METRICS[key].unit == "%", METRICS[key].one_value)
@@ -39,13 +40,9 @@ def known(row: Mapping[str, Any], state: str, key: str) -> dict[str, Any] | None
 def mean_known(
     values: Sequence[float | None], subjects: Sequence[str], shares: bool, one_value: bool = False
 ) -> dict[str, Any] | None:
-    """The mean over the facts that have a value, and how many these are; None where none has one.
+    """The mean over the facts that have a value, and how many these are, with an interval over subjects.
 
-    Args:
-        values: of each fact.
-        subjects: of each fact; the interval is over these.
-        shares: as in `corrigenda.intervals`.
-        one_value: whether all facts have the same one, so that there is no interval.
+    None where none has a value; no interval where all facts have the same one (`one_value`).
     """
     pairs = [(value, one) for value, one in zip(values, subjects, strict=True) if value is not None]
     if not pairs:
@@ -55,13 +52,13 @@ def mean_known(
     return mean([value for value, _ in pairs], [one for _, one in pairs], shares) | {"n": len(pairs)}
 
 
-def after_at(point: Mapping[str, Any], key: str) -> float | None:
+def after_at(point: Data, key: str) -> float | None:
     """A metric of a curve's point after the edits; None where it was not measured."""
     value = value_at(point, key)
     return None if value is None else value["after"]
 
 
-def against(left: Mapping[str, Any], right: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def against(left: Data, right: Data, keys: Sequence[str]) -> dict[str, Any]:
     """By metric how far a row lies above another, with the p-value of a paired test, by Holm over the row's tests."""
     subjects: dict[Hashable, Hashable] = dict(enumerate(left["subjects"]))
     found = {}
@@ -79,6 +76,6 @@ def corrected(tests: Sequence[dict[str, Any]], to: str = "p") -> None:
         one[to] = p
 
 
-def values_of(row: Mapping[str, Any], key: str) -> dict[Hashable, tuple[float, ...]]:
+def values_of(row: Data, key: str) -> dict[Hashable, tuple[float, ...]]:
     """By the fact's number the values after the edit."""
     return {number: (value,) for number, value in enumerate(row["after"].get(key, ())) if value is not None}

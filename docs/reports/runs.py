@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from options import ROOT
+from options import ROOT, Data
 from pages import UNKNOWN, Made, add_note, made, noting, numbers_in, read_json
 
 from corrigenda import Fact
@@ -20,10 +19,7 @@ from corrigenda.runs.store import Store, StoredRun
 
 LIKE = "rome"
 """The random edits are as large as those of this editor. Its edits are kept, so that they are not made twice."""
-
-
-ASKED = ("mode", "editor", "data", "model")
-"""What tells the runs of a report apart."""
+ASKED = ("mode", "editor", "data", "model")  # what tells the runs of a report apart
 
 
 def relative(path: Path) -> str:
@@ -57,10 +53,9 @@ def size_of(overrides: Sequence[str], store: Store) -> list[str]:
     asked = values(overrides)
     if asked["editor"] != "random" or "editor@editor.like" in asked:
         return []
-    for found in finished(store):
-        if is_of(found, [*overrides, f"editor={LIKE}"]) and found.done == int(asked["data.limit"]):
-            return ["editor@editor.like=saved", f"editor.like.run={relative(found.path)}"]
-    return []
+    like = (one for one in finished(store) if is_of(one, [*overrides, f"editor={LIKE}"]))
+    found = next((one for one in like if one.done == int(asked["data.limit"])), None)
+    return ["editor@editor.like=saved", f"editor.like.run={relative(found.path)}"] if found else []
 
 
 def values(overrides: Sequence[str]) -> dict[str, str]:
@@ -90,15 +85,8 @@ def how_made(stored: StoredRun) -> Made:
     return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
 
 
-# -- what is asked for
-
-
-def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
-    """The names that were asked for, divided by commas; by default all.
-
-    Raises:
-        SystemExit: one is unknown.
-    """
+def chosen(given: str, known: Data, what: str) -> list[str]:
+    """The names that were asked for, divided by commas; by default all. An unknown one ends the command."""
     names = [name for name in given.split(",") if name] or list(known)
     if unknown := set(names) - set(known):
         raise SystemExit(f"no such {what}: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -106,33 +94,20 @@ def chosen(given: str, known: Mapping[str, Any], what: str) -> list[str]:
 
 
 def picked(facts: FactSet, ranges: str) -> FactSet:
-    """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth.
-
-    Raises:
-        SystemExit: a range is not one, or goes beyond the file.
-    """
+    """The facts of some ranges, as "3-5,8-9": the third to the fifth, the eighth and the ninth (`numbers_in`)."""
     return FactSet(facts.name, tuple(facts[number - 1] for number in numbers_in(ranges, len(facts))))
 
 
 def without_generation(facts: FactSet, neighbours: int | None = None) -> FactSet:
-    """Without the prompts for fluency: sampled texts are a large part of the time and none of the question.
-
-    Args:
-        facts: the facts.
-        neighbours: so many neighbourhood prompts of each stay; None for all.
-    """
-    return FactSet(
-        facts.name,
-        tuple(replace(fact, generation=(), neighbourhood=fact.neighbourhood[:neighbours]) for fact in facts),
-    )
+    """Without the prompts for fluency, which take long, and with so many neighbourhood prompts of each (None: all)."""
+    kept = (replace(fact, generation=(), neighbourhood=fact.neighbourhood[:neighbours]) for fact in facts)
+    return FactSet(facts.name, tuple(kept))
 
 
 def write_others(others: Iterable[Fact], scored: Sequence[Fact], edited: Iterable[Fact], path: Path) -> Path:
-    """Writes facts that are neither edited nor scored to a file, if there are any.
-
-    Without the locality and neighbourhood prompts of `scored` (CounterFact's facts have some in common), and without
-    those that name an edited subject.
-    """
+    """Writes facts that are neither edited nor scored to a file, if there are any."""
+    # Without the locality and neighbourhood prompts of `scored` (CounterFact's facts have some in common), and without
+    # those that name an edited subject.
     asked = {prompt for fact in scored for prompt in (*fact.neighbourhood, *(probe.prompt for probe in fact.locality))}
     subjects = {fact.subject for fact in edited}
 
@@ -153,7 +128,7 @@ def combinations(grid: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def at_edge(found: Mapping[str, Any]) -> list[str]:
+def at_edge(found: Data) -> list[str]:
     """The chosen settings that are the least or the greatest that was tried."""
     tried = {key: [trial["settings"][key] for trial in found["trials"]] for key in found["chosen"]}
     return [key for key, value in found["chosen"].items() if value in (min(tried[key]), max(tried[key]))]

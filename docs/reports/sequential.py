@@ -4,7 +4,6 @@ Every method edits the same facts in the same order and is scored by the sequent
 command ends it writes the data of what is there so far. 300 edits take hours on two CPU cores.
 """
 
-import argparse
 import itertools
 import json
 import math
@@ -13,21 +12,22 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, NamedTuple
 
-from options import FILES, OUTPUTS, asking, deadline_of, some_of
-from pages import Collected, Made, Report, made, making, read_data, read_json
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of, some_of
+from pages import Collected, Made, made, making, read_data, read_json
+from report import Draw, Report
 from rows import after_at, corrected
 from runs import chosen, without_generation, write_others
 from tradeoff_memories import configured
 from transformers.utils import logging as transformers_logging
-from words import written
 
-from corrigenda import Fact, LanguageModel, load
-from corrigenda.data import FactSet, read_facts
+from corrigenda import Fact, LanguageModel, load, read_facts
+from corrigenda.data import FactSet
 from corrigenda.edits.edit import all_applied
 from corrigenda.runs.environment import machine
 from corrigenda.runs.folder import RunFolder
@@ -35,14 +35,12 @@ from corrigenda.system.files import write_json
 from corrigenda.system.progress import counted
 from editing import Editor, FineTune, Rome, Unrelated, prepare
 from editing.configuration import preset_values
-from eval import EditRun, EvalSettings, SequentialRun, SequentialSettings
-from eval.evaluation import Evaluation, judged
-from eval.measure import measure
+from eval import EditRun, EvalSettings, Evaluation, SequentialRun, SequentialSettings, judged, measure, paired_test
 from eval.protocols.curves import draw_curves, value_at
 from eval.protocols.fixed_locality import own_prompts
 from eval.protocols.journal import lines_of
 from eval.protocols.settings import Regime
-from eval.statistics.paired import PERMUTATIONS, paired_test
+from eval.statistics.paired import PERMUTATIONS
 
 NAME, SCRIPT = "sequential", "sequential.py"
 SAME_FORM, DONE = "same_form.json", "done.json"
@@ -56,7 +54,7 @@ FRESH, UNTOUCHED = "_fresh", 450
 
 
 class Method(NamedTuple):
-    """A line of the report: its name, how its edits come together, and its editor, if docs/tradeoff.md chose none."""
+    """A line of the report; its editor, if docs/tradeoff.md chose none."""
 
     name: str
     regime: Regime
@@ -72,11 +70,10 @@ METHODS: dict[str, Method] = {
     "grace": Method("GRACE", "extend"),
     "grace_wide": Method("GRACE, widened", "extend"),
 }
-AGAINST = "wise_whitened"
-"""The method that all others are compared with: this project's own."""
+AGAINST = "wise_whitened"  # the method that all others are compared with: this project's own
 EDITS, PARAPHRASES = "free_generation_strict", "paraphrase_free_generation_strict"
 KNOWN = "fixed.embedded.preservation"
-TITLES = {
+TITLES = {  # of the picture's panels
     "right_after.token_accuracy": "right after its own edit (token accuracy)",
     "token_accuracy": "edits (token accuracy)",
     EDITS: "edits (free generation)",
@@ -87,10 +84,8 @@ TITLES = {
     "perplexity_drift": "perplexity drift",
     "windows_activated": "windows answered",
 }
-"""Of the picture's panels."""
 COMPARED = ("token_accuracy", EDITS, "paraphrase_token_accuracy", PARAPHRASES)
 """What methods that went equally far are compared in, fact by fact."""
-
 options = asking(
     *("--model", "--minutes", "--write"),
     t=(300, "edits"),
@@ -100,8 +95,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """The curves of all methods, as far as they got."""
+def collect(arguments: Options) -> Collected:
     if arguments.write:
         return gathered(arguments.work, arguments.model)
     warnings.simplefilter("ignore")  # a damaged model makes every editor warn at every fact; the figures show it
@@ -121,28 +115,25 @@ def collect(arguments: argparse.Namespace) -> Collected:
 
     for name in methods:
         editor = METHODS[name].editor or configured(name, unrelated, len(facts), settings_chosen(name))
-        folder = work / name
-        place = RunFolder(folder)
+        place = RunFolder(work / name)
         # Two of these commands at once would write one into the other.
-        with place.held(), nullcontext() if (folder / DONE).is_file() or stop() else making(folder, USES):
+        with place.held(), nullcontext() if (place.path / DONE).is_file() or stop() else making(place.path, USES):
             edits = EditRun(lm, facts, editor, SETTINGS, place, before=work / "before")
-            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, folder / SAME_FORM)
+            same_form(lm, run(edits, METHODS[name].regime, fixed, stop), strange, place.path / SAME_FORM)
     return gathered(arguments.work, arguments.model)
 
 
 def settings_chosen(name: str) -> dict[str, float]:
     """The settings that docs/tradeoff.md chose for an editor; it has to be there."""
-    found: Mapping[str, Any] = read_data("tradeoff")["figures"]["tune"]["editors"]
+    found: Data = read_data("tradeoff")["figures"]["tune"]["editors"]
     if name not in found:
         raise SystemExit(f"no settings were chosen for {name}: run docs/reports/tradeoff.py collect first")
     return dict(found[name]["chosen"])
 
 
 def read(data: str, t: int) -> tuple[FactSet, FactSet, dict[str, list[Fact]]]:
-    """The first T facts, those after them, and the parts of the fixed locality set: the last of the file and others.
-
-    Facts that nothing was chosen on are all edited; what is beside them comes from the file that they belong to.
-    """
+    """The first T facts, those after them, and the parts of the fixed locality set: the last of the file and others."""
+    # Facts that nothing was chosen on are all edited; what is beside them comes from the file that they belong to.
     fresh = data.endswith(FRESH)
     files = [FILES / f"{name}.json" for name in (data, data.removesuffix(FRESH))]
     facts, rest = (without_generation(read_facts(path, on_error="skip")) for path in files)
@@ -170,10 +161,8 @@ def run(edits: EditRun, regime: Regime, fixed: Mapping[str, Sequence[Fact]], sto
 
 
 def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact], path: Path) -> None:
-    """What became of prompts in the form of the edits, but about subjects that nobody edited.
-
-    Measured like all locality prompts, of the edits where the sequence stands, and written to a file.
-    """
+    """What became of prompts in the form of the edits, but about subjects that nobody edited."""
+    # Measured like all locality prompts, of the edits where the sequence stands, and written to a file.
     t = sequence.done
     if not t or (path.is_file() and read_json(path)["t"] == t):
         return
@@ -187,35 +176,29 @@ def same_form(lm: LanguageModel, sequence: SequentialRun, facts: Sequence[Fact],
 
 
 def gathered(work: Path, model: str) -> Collected:
-    """All curves in the work folder, by data set and method, each of the sequence that went furthest.
-
-    Sequences of different lengths begin with the same facts, so their points can stand side by side.
-    """
+    """All curves in the work folder, by data set and method, each of the sequence that went furthest."""
+    # Sequences of different lengths begin with the same facts, so their points can stand side by side.
     figures: dict[str, dict[str, Any]] = {}
     runs: dict[str, Made] = {}
     for data in sorted({folder.name.rpartition("-")[0] for folder in work.glob("*-*")}):
-        methods: dict[str, list[dict[str, Any]]] = {}
-        same: dict[str, dict[str, Any]] = {}
+        found: dict[str, dict[str, Any]] = {"methods": {}, "same_form": {}, "paired": paired(work, data)}
         for key, method in METHODS.items():
             folders = sorted(work.glob(f"{data}-*/{key}"))
-            curves = {folder: points for folder in folders if (points := lines_of(folder, "point"))}
-            if curves:
+            if curves := {folder: points for folder in folders if (points := lines_of(folder, "point"))}:
                 furthest = max(curves, key=lambda folder: int(curves[folder][-1]["t"]))
-                methods[method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
+                found["methods"][method.name], runs[f"{data} {key}"] = curves[furthest], made(furthest)
             if asked := [read_json(path) for folder in folders if (path := folder / SAME_FORM).is_file()]:
-                same[key] = max(asked, key=itemgetter("t"))
-        if methods:
-            figures[data] = {"methods": methods, "same_form": same, "paired": paired(work, data)}
+                found["same_form"][key] = max(asked, key=itemgetter("t"))
+        if found["methods"]:
+            figures[data] = found
     return Collected({"model": model, "data": figures}, runs)
 
 
 def paired(work: Path, data: str) -> dict[str, Any]:
-    """Each method's difference to `AGAINST` after the last edit, by metric, with the p of a paired permutation test.
-
-    Of the longest sequence that `AGAINST` went through; methods that did not are left out. The p-values of a data set
-    are corrected for their number (Holm).
-    """
-    ends: dict[str, dict[str, Mapping[str, Any]]] = {}
+    """Each method's difference to `AGAINST` after the last edit, by metric, with the p of a paired permutation test."""
+    # Of the longest sequence that `AGAINST` went through; methods that did not are left out. The p-values of a data set
+    # are corrected for their number (Holm).
+    ends: dict[str, dict[str, Data]] = {}
     went = [path for path in work.glob(f"{data}-*") if (path / AGAINST / DONE).is_file()]
     for key in METHODS if went else ():
         folder = max(went, key=lambda path: int(path.name.rpartition("-")[2])) / key
@@ -233,10 +216,7 @@ def paired(work: Path, data: str) -> dict[str, Any]:
     return {"against": AGAINST, "rows": found} if found else {}
 
 
-# -- the statistics and the page
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """What the page shows of each data set, and how methods are called."""
     sets = {name: section(one) for name, one in figures["data"].items()}
     first, one = next(iter(figures["data"].items()))
@@ -250,17 +230,22 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def section(found: Mapping[str, Any]) -> dict[str, Any]:
+def section(found: Data) -> dict[str, Any]:
     """One data set: the methods' ends, those that edit one after another and went furthest, and the comparisons."""
     curves = {key: found["methods"][one.name] for key, one in METHODS.items() if one.name in found["methods"]}
     ends = {key: points[-1] for key, points in curves.items()}
     in_turn = [key for key in ends if METHODS[key].regime != "together"]
     t = max(ends[key]["t"] for key in in_turn)
     furthest = [key for key in in_turn if ends[key]["t"] == t]
-    rows = found["paired"].get("rows", ())
-    least = 2 / (PERMUTATIONS + 1) * len(rows)
+    rows = []
+    for row in found["paired"].get("rows", ()):
+        # The 95 % interval that p stands for (normal); none where p = 1, which says nothing of it.
+        z, whole = NormalDist().inv_cdf(1 - row["p"] / 2), NormalDist().inv_cdf(0.975)
+        half = abs(row["difference"]) / z * whole if z else None
+        bounds = {"low": -1, "high": 1}
+        rows.append(row | {at: None if half is None else row["difference"] + way * half for at, way in bounds.items()})
     return {
-        **{"ran": list(ends), "t": t, "rows": [row | approximated(row) for row in rows], "least": least},
+        **{"ran": list(ends), "t": t, "rows": rows, "least": 2 / (PERMUTATIONS + 1) * len(rows)},
         "furthest": sorted(furthest, key=lambda key: -after(ends[key], EDITS)),
         "most": max(furthest, key=lambda key: after(ends[key], PARAPHRASES)),
         "known": {key: known for key, end in ends.items() if not math.isnan(known := after(end, KNOWN))},
@@ -269,36 +254,27 @@ def section(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def approximated(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """The 95 % interval that the p of a difference stands for (normal); None where p = 1, which says nothing of it."""
-    z = NormalDist().inv_cdf(1 - row["p"] / 2)
-    half = abs(row["difference"]) / z * NormalDist().inv_cdf(0.975) if z else None
-    return {key: None if half is None else row["difference"] + sign * half for key, sign in (("low", -1), ("high", 1))}
-
-
-def after(point: Mapping[str, Any], key: str) -> float:
+def after(point: Data, key: str) -> float:
     """A figure of a point; NaN where it was not measured."""
     return math.nan if (value := after_at(point, key)) is None else value
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows: the data, and what was chosen and ships now."""
+def shown(data: Data) -> dict[str, Any]:
     widen = [settings_chosen("grace_wide")["widen"], float(preset_values("grace_wide")["widen"])]
     return {**data["figures"], **data["digest"], "widen": widen, "settings": SETTINGS, "counted": counted}
 
 
-def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-    """The page and its pictures."""
-    pictures = []
-    for name, found in data["figures"]["data"].items():
-        methods = found["methods"]
-        pictures.append(docs / "figures" / f"{NAME}-{name}.png")
+def pictures(data: Data) -> dict[str, Draw]:
+    """The curves of each data set."""
+
+    def draw(name: str, data: Data, path: Path) -> None:
+        methods = data["figures"]["data"][name]["methods"]
         keys = [key for key in TITLES if any(value_at(p, key) for points in methods.values() for p in points)]
-        draw_curves(methods, keys, pictures[-1], names=[TITLES[key] for key in keys])
-    return [*written(NAME, SCRIPT, shown)(data, docs), *pictures]
+        draw_curves(methods, keys, path, names=[TITLES[key] for key in keys])
+
+    return {f"{NAME}-{name}.png": partial(draw, name) for name in data["figures"]["data"]}
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, page, digest)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures)
 if __name__ == "__main__":
     REPORT.main()

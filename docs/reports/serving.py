@@ -3,7 +3,6 @@
 The same questions are asked everywhere, greedily. It needs llama.cpp (the package xllamacpp).
 """
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -13,11 +12,11 @@ from typing import Any
 
 import serving_edits as edits
 import serving_llama as llama
-from options import FILES, OUTPUTS, asking, some_of
-from pages import Collected, Report, kept, mean
+from options import FILES, OUTPUTS, Data, Options, asking, some_of
+from pages import Collected, kept, mean
+from report import Report
 from rows import mean_known
 from runs import chosen
-from words import written
 from work import finished_rows, once
 
 from eval.metrics.answers_kept import content_word
@@ -25,37 +24,28 @@ from eval.metrics.free_generation import matches_leniently, matches_strictly
 
 NAME, SCRIPT = "serving", "serving.py"
 USES = ("corrigenda.edits.export.gguf_adapter", "corrigenda.edits.export.gguf_file", "editing.Memit", "editing.Rome")
-
-ANSWERED: dict[str, Callable[[str, Path, Path], Any]] = {
-    "transformers": edits.in_transformers,
-    "peft": edits.in_peft,
-    "llama": llama.unedited,
-    **llama.ROWS,
+Make = Callable[[str, Path, Path], Any]
+ROWS: dict[str, tuple[str, Make]] = {  # by name, what it is, and what makes its answers
+    "transformers": ("transformers, float32", edits.in_transformers),
+    "peft": ("PEFT, our adapter", edits.in_peft),
+    "llama": ("llama.cpp, the file as it was", llama.unedited),
+    "adapter": ("llama.cpp, adapter beside the file", llama.with_adapter),
+    "half": ("the same, cut to half the rank", partial(llama.with_adapter, halved=True)),
+    "float16": ("edited tensors in F16", partial(llama.with_file, dtype="float16")),
+    "q8_0": ("edited tensors in Q8_0", partial(llama.with_file, dtype="q8_0")),
+    "former": ("edited tensors in their former types (Q4_K, Q6_K)", partial(llama.with_file, dtype="former")),
+    "merged": (
+        "all tensors merged in float16, and quantised again",
+        partial(llama.with_file, dtype="float16", anew=True),
+    ),
 }
-COSTS: dict[str, Callable[[str, Path, Path], Any]] = {"speed": llama.speed, "export": llama.export_costs}
-TOGETHER, ALONE = ("transformers", "peft", *llama.ROWS), ("transformers", "peft", "adapter")
-GROUPS: dict[str, tuple[str, ...]] = {
-    "none": ("transformers", "llama"),
-    "memit-30": (*TOGETHER, *COSTS),
-    "rome-30": TOGETHER,
-    "memit-1": ALONE,
-    "rome-1": ALONE,
-    "erase-1": ("transformers", "adapter", "q8_0"),
+WHAT = {name: what for name, (what, _) in ROWS.items()}
+COSTS: dict[str, Make] = {"speed": llama.speed, "export": llama.export_costs}
+TOGETHER, ALONE = tuple(row for row in ROWS if row != "llama"), ("transformers", "peft", "adapter")
+GROUPS: dict[str, tuple[str, ...]] = {  # by group of edits its rows
+    **{"none": ("transformers", "llama"), "memit-30": (*TOGETHER, *COSTS), "rome-30": TOGETHER},
+    **{"memit-1": ALONE, "rome-1": ALONE, "erase-1": ("transformers", "adapter", "q8_0")},
 }
-"""By group of edits its rows."""
-WHAT = {
-    "transformers": "transformers, float32",
-    "peft": "PEFT, our adapter",
-    "llama": "llama.cpp, the file as it was",
-    "adapter": "llama.cpp, adapter beside the file",
-    "half": "the same, cut to half the rank",
-    "float16": "edited tensors in F16",
-    "q8_0": "edited tensors in Q8_0",
-    "former": "edited tensors in their former types (Q4_K, Q6_K)",
-    "merged": "all tensors merged in float16, and quantised again",
-}
-
-
 options = asking(
     "--anew",
     groups=some_of(GROUPS),
@@ -65,12 +55,11 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
-    """Makes and asks what is not done yet, and reads all that is."""
-    rows, given = chosen(arguments.rows, {**ANSWERED, **COSTS}, "row"), (arguments.work, arguments.data)
+def collect(arguments: Options) -> Collected:
+    rows, given = chosen(arguments.rows, ROWS | COSTS, "row"), (arguments.work, arguments.data)
 
     def find(group: str, row: str) -> dict[str, Any]:
-        return COSTS[row](group, *given) if row in COSTS else {"answers": ANSWERED[row](group, *given)}
+        return COSTS[row](group, *given) if row in COSTS else {"answers": ROWS[row][1](group, *given)}
 
     for group in chosen(arguments.groups, GROUPS, "group"):
         for row in (one for one in GROUPS[group] if one in rows):
@@ -78,24 +67,15 @@ def collect(arguments: argparse.Namespace) -> Collected:
     found = kept(NAME, arguments) or Collected({"groups": {}}, {})
     for group, row, values, how in finished_rows(arguments.work):
         took = sum(float(one.read_text()) for one in (arguments.work / group).glob("edits/*/seconds.json"))
-        new: dict[str, Any] = {"rows": {}, "facts": facts_in(group, arguments), "editing": took}
+        facts = edits.groups_facts(group, *given)
+        new: dict[str, Any] = {"rows": {}, "facts": [*map(edits.facts_json, facts)], "editing": took}
         found.figures["groups"].setdefault(group, new)["rows"][row] = values
         found.runs[f"{group}: {row}"] = how
     found.figures.update(data=arguments.data.name, first=edits.FIRST + 1, model=edits.MODEL)
     return found
 
 
-def facts_in(group: str, arguments: argparse.Namespace) -> list[list[dict[str, object]]]:
-    """By edit of a group its facts; without edits each fact by itself."""
-    if group == "none":
-        return [edits.facts_json([fact]) for fact in edits.facts_of(arguments.data)]
-    return [edits.facts_json(facts) for facts in edits.groups_facts(group, arguments.work, arguments.data)]
-
-
-# -- the statistics
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """By group and row the shares with intervals; what survives of all edits with the adapter; the costs."""
     groups, none = figures["groups"], figures["groups"]["none"]
     unedited = {
@@ -104,27 +84,32 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     }
     shown = {name: shares(group, unedited) for name, group in groups.items() if name != "none"}
     adapters = [rows["adapter"] for name, rows in shown.items() if name != "erase-1" and "adapter" in rows]
-    survived = {key: sum(one[key] for one in adapters) for key in ("held_there", "held_both")}
     costs = {name: found for name, found in groups["memit-30"]["rows"].items() if name in COSTS}
     if sides := costs.get("speed"):
         ratio = median(a / b for a, b in zip(sides["with"], sides["without"], strict=True))
         costs["speed"] = {"ratio": ratio, **{side: median(sides[side]) for side in sides}, "n": len(sides["with"])}
-    floor = same(*(none["rows"][row]["answers"] for row in ("llama", "transformers")))
-    there = {name: group["rows"] for name, group in groups.items()}
-    missing = {name: [row for row in rows if row not in there.get(name, ())] for name, rows in GROUPS.items()}
+    there = {name: groups.get(name, {"rows": ()})["rows"] for name in GROUPS}
+    missing = {name: [row for row in rows if row not in there[name]] for name, rows in GROUPS.items()}
     return {
-        **{"shown": shown, "survived": survived, "floor": floor, "costs": costs, "what": WHAT},
-        "native": native(groups),
-        **{"erased": erased(groups), "missing": {name: rows for name, rows in missing.items() if rows}},
+        "shown": shown,
+        "survived": {key: sum(one[key] for one in adapters) for key in ("held_there", "held_both")},
+        "floor": same(*(none["rows"][row]["answers"] for row in ("llama", "transformers"))),
+        **{"costs": costs, "what": WHAT, "native": native(groups), "erased": erased(groups)},
+        "missing": {name: rows for name, rows in missing.items() if rows},
     }
 
 
-def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
+def shares(group: Data, unedited: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, Any]:
     """By row of a group its shares."""
     facts = list(chain.from_iterable(group["facts"]))
     subjects = [fact["subject"] for fact in facts]
     by_row = {row: list(chain.from_iterable(group["rows"][row]["answers"])) for row in WHAT if row in group["rows"]}
     there, shown = [holds(fact, said[0]) for fact, said in zip(facts, by_row["transformers"], strict=True)], {}
+
+    def over(values: Sequence[Sequence[bool]]) -> dict[str, Any] | None:
+        """The mean over facts of the share of each one's prompts."""
+        return mean_known([fmean(one) if one else None for one in values], subjects, shares=True)
+
     for row, answers in by_row.items():
         before = unedited["transformers" if row in ("transformers", "peft") else "llama"]
         pairs = [*zip(facts, answers, strict=True)]
@@ -132,37 +117,35 @@ def shares(group: Mapping[str, Any], unedited: Mapping[str, Mapping[str, Sequenc
         shown[row] = {
             "held": mean([float(one) for one in held], subjects, shares=True),
             **{"n": len(held), "held_there": sum(there), "held_both": sum(map(min, held, there))},
-            "paraphrases": over(
-                [[holds(fact, one) for one in said[1 : 1 + fact["paraphrases"]]] for fact, said in pairs], subjects
-            ),
-            "kept": over([stays(fact, before[fact["questions"][0]], said) for fact, said in pairs], subjects),
+            "paraphrases": over([[holds(fact, one) for one in paraphrased(fact, said)] for fact, said in pairs]),
+            "kept": over([stays(fact, before[fact["questions"][0]], said) for fact, said in pairs]),
             "same": same(answers, by_row["transformers"]),
         }
     return shown
 
 
-def native(groups: Mapping[str, Any]) -> dict[str, int]:
+def paraphrased(fact: Data, answers: Sequence[str]) -> Sequence[str]:
+    """The answers to the paraphrases."""
+    return answers[1 : 1 + fact["paraphrases"]]
+
+
+def native(groups: Data) -> dict[str, int]:
     """How many facts the unedited model says itself, and on how many of the paraphrases of these it says so."""
     none = groups["none"]
     known = [
-        [matches_strictly(answer, (fact["true"],), None) for answer in answers[0][1 : 1 + fact["paraphrases"]]]
-        for [fact], answers in zip(none["facts"], none["rows"]["transformers"]["answers"], strict=True)
-        if matches_strictly(answers[0][0], (fact["true"],), None)
+        [matches_strictly(answer, (fact["true"],), None) for answer in paraphrased(fact, said)]
+        for [fact], [said] in zip(none["facts"], none["rows"]["transformers"]["answers"], strict=True)
+        if matches_strictly(said[0], (fact["true"],), None)
     ]
     return {"facts": len(known), "paraphrases": sum(map(len, known)), "said": sum(map(sum, known))}
 
 
-def over(values: Sequence[Sequence[bool]], subjects: Sequence[str]) -> dict[str, Any] | None:
-    """The mean over facts of the share of each one's prompts."""
-    return mean_known([fmean(one) if one else None for one in values], subjects, shares=True)
-
-
-def holds(fact: Mapping[str, Any], answer: str) -> bool:
+def holds(fact: Data, answer: str) -> bool:
     """Whether an answer begins with the new object."""
     return matches_strictly(answer, fact["answers"], fact["true"])
 
 
-def stays(fact: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) -> list[bool]:
+def stays(fact: Data, before: Sequence[str], after: Sequence[str]) -> list[bool]:
     """Of each neighbour whether its answer is kept, as `answer_kept`: old object, or else first content word."""
     found = []
     for old, new in list(zip(before, after, strict=True))[1 + fact["paraphrases"] :]:
@@ -174,16 +157,15 @@ def stays(fact: Mapping[str, Any], before: Sequence[str], after: Sequence[str]) 
 
 
 def same(some: Any, others: Any) -> float:
-    """The share of answers that are the same, word for word."""
+    """The share of answers, in lists of lists, that are the same, word for word."""
+
+    def flat(answers: Any) -> list[str]:
+        return [answers] if isinstance(answers, str) else [text for one in answers for text in flat(one)]
+
     return fmean(map(str.__eq__, flat(some), flat(others)))
 
 
-def flat(answers: Any) -> list[str]:
-    """The answers in lists of lists."""
-    return [answers] if isinstance(answers, str) else [text for one in answers for text in flat(one)]
-
-
-def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
+def erased(groups: Data) -> dict[str, Any] | None:
     """What is said of the erased fact, by row; None where it was not asked."""
     if "erase-1" not in groups:
         return None
@@ -194,8 +176,6 @@ def erased(groups: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"fact": fact, "before": none["rows"]["transformers"]["answers"][place][0][0], "said": said}
 
 
-PAGE = written(NAME, SCRIPT, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE, digest)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, timed=True)
 if __name__ == "__main__":
     REPORT.main()

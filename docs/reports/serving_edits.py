@@ -10,22 +10,17 @@ from pages import read_json
 from runs import without_generation
 from work import loaded
 
-from corrigenda import Edit, Fact, load
-from corrigenda.data import read_facts
+from corrigenda import Edit, Fact, load, read_facts
 from corrigenda.moments.text import Text
 from corrigenda.system.files import write_json
-from editing import EraseNeurons, Memit, Rome
-from editing.editor import Editor
+from editing import Editor, EraseNeurons, Memit, Rome
 from eval.metrics.free_generation import matches_strictly
 from locate.neurons.locator import Neurons
 
 MODEL = "qwen2.5-coder-0.5b"
-FIRST, FACTS = 1700, 60
-"""Facts of the file that are passed over, as on other pages; and those that follow."""
-TOGETHER = 30
-"""So many are edited in one edit; the others in an edit each."""
+FIRST, FACTS = 1700, 60  # facts of the file that are passed over, as on other pages; and those that follow
+TOGETHER = 30  # so many are edited in one edit; the others in an edit each
 NEIGHBOURS, TOKENS = 2, 10
-
 EDITORS: dict[str, Callable[[], Editor]] = {
     "memit": lambda: Memit(text=Text("shipped")),
     "rome": lambda: Rome(text=Text("shipped")),
@@ -48,6 +43,8 @@ def questions(fact: Fact) -> list[str]:
 def groups_facts(group: str, work: Path, data: Path) -> list[tuple[Fact, ...]]:
     """For each edit of a group its facts; the one that is erased is the first that the unedited model says."""
     facts = facts_of(data)
+    if group == "none":  # each fact by itself
+        return [(fact,) for fact in facts]
     if group == "erase-1":
         plain = read_json(work / "none" / "transformers" / "values.json")["answers"]
         said = [fact for fact, [answers] in zip(facts, plain, strict=True) if says(answers[0], fact.target_true, fact)]
@@ -72,8 +69,7 @@ def edits_of(group: str, work: Path, data: Path) -> Iterator[tuple[Edit, tuple[F
         yield Edit.load(folder), facts, folder
 
 
-Asked = list[list[list[str]]]
-"""By edit, by fact, the answers to its questions."""
+Asked = list[list[list[str]]]  # by edit, by fact, the answers to its questions
 
 
 def in_transformers(group: str, work: Path, data: Path) -> Asked:
@@ -96,20 +92,16 @@ def in_peft(group: str, work: Path, data: Path) -> Asked:
     model: Any = bare.model
     for edit, facts, folder in edits_of(group, work, data):
         edit.to_peft(folder / "peft")
-        adapted = PeftModel.from_pretrained(model, str(folder / "peft"))
+        adapted: Any = PeftModel.from_pretrained(model, str(folder / "peft"))
         asked = [questions(fact) for fact in facts]
-        texts = iter(continued(adapted, bare.tokenizer, [one for some in asked for one in some]))
-        found.append([[next(texts) for _ in some] for some in asked])
+        prompts = [one for some in asked for one in some]
+        given = bare.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+        pad: Any = bare.tokenizer.pad_token_id
+        made = adapted.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=pad)
+        texts = iter(bare.tokenizer.batch_decode(made[:, given["input_ids"].shape[1] :], skip_special_tokens=True))
+        found.append([[str(next(texts)) for _ in some] for some in asked])
         model = adapted.unload()
     return found
-
-
-def continued(model: Any, tokenizer: Any, prompts: list[str]) -> list[str]:
-    """Greedy continuations by transformers' `generate`."""
-    given = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
-    made = model.generate(**given, max_new_tokens=TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    added = made[:, given["input_ids"].shape[1] :]
-    return [str(text) for text in tokenizer.batch_decode(added, skip_special_tokens=True)]
 
 
 def facts_json(facts: Sequence[Fact]) -> list[dict[str, object]]:

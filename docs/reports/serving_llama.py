@@ -5,9 +5,9 @@ import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +16,6 @@ import gguf
 import numpy as np
 from serving_edits import MODEL, TOKENS, Asked, edits_of, facts_of, questions
 
-from corrigenda import Edit
 from corrigenda.edits.export.gguf_file import copy_with
 from corrigenda.models import embedded
 from corrigenda.models.gguf_reader import LeanReader
@@ -33,16 +32,8 @@ def model_file(work: Path) -> Path:
     return path if path.is_file() else embedded.fetch_file(MODEL, work)
 
 
-# -- llama.cpp's server, in this process
-
-
 class Llama:
-    """A model in llama.cpp's server, on one thread.
-
-    Args:
-        model: its file.
-        adapters: files of adapters; each request says which of them acts.
-    """
+    """A model in llama.cpp's server, on one thread, with files of adapters: each request says which of them acts."""
 
     def __init__(self, model: Path, adapters: Sequence[Path] = ()) -> None:
         import xllamacpp
@@ -72,9 +63,6 @@ class Llama:
         return [self.ask(prompt, adapter)["choices"][0]["text"] for prompt in prompts]
 
 
-# -- the rows
-
-
 def unedited(group: str, work: Path, data: Path) -> Asked:
     """The answers of the model's own file."""
     llama = Llama(model_file(work))
@@ -86,15 +74,11 @@ def with_adapter(group: str, work: Path, data: Path, halved: bool = False) -> As
     base, paths, edits = model_file(work), [], list(edits_of(group, work, data))
     for edit, _, folder in edits:
         place = folder / ("half" if halved else "gguf")
-        edit.to_gguf_adapter(place, rank=largest_rank(edit) // 2 if halved else None, base=base)
+        largest = max(int(left.shape[1]) for left, _ in edit._factors().values())
+        edit.to_gguf_adapter(place, rank=largest // 2 if halved else None, base=base)
         paths.append(place / "adapter.gguf")
     llama = Llama(base, paths)
     return [[llama.answers(questions(fact), n) for fact in facts] for n, (_, facts, _) in enumerate(edits)]
-
-
-def largest_rank(edit: Edit) -> int:
-    """The largest rank of a layer's factors."""
-    return max(int(left.shape[1]) for left, _ in edit._factors().values())
 
 
 def with_file(group: str, work: Path, data: Path, dtype: Any, anew: bool = False) -> Asked:
@@ -113,20 +97,6 @@ def with_file(group: str, work: Path, data: Path, dtype: Any, anew: bool = False
         gc.collect()
         path.unlink()
     return found
-
-
-ROWS: dict[str, Callable[[str, Path, Path], Asked]] = {
-    "adapter": with_adapter,
-    "half": partial(with_adapter, halved=True),
-    "float16": partial(with_file, dtype="float16"),
-    "q8_0": partial(with_file, dtype="q8_0"),
-    "former": partial(with_file, dtype="former"),
-    "merged": partial(with_file, dtype="float16", anew=True),
-}
-"""By row of an edit, what makes its answers."""
-
-
-# -- llama.cpp's own quantiser, which the gguf library lacks for K-quants
 
 
 @cache
@@ -174,9 +144,6 @@ def quantise_all(path: Path, like: Path) -> None:
     new = {one.name: (kinds[one.name], rows(one)) for one in reader.tensors if kinds[one.name].name != "F32"}
     copy_with(new, {}, path, reader, whole)
     whole.replace(path)
-
-
-# -- what it costs
 
 
 def speed(group: str, work: Path, data: Path) -> dict[str, list[float]]:

@@ -3,12 +3,10 @@
     python docs/reports/shipped_text.py sample [--model qwen2.5-coder-1.5b] [--batches 0 20]
     python docs/reports/shipped_text.py write [--written one.txt two.txt] [--facts counterfact.json zsre.json]
 
-Part of it is sampled from embedded models, part (`--written`) was written for this project with a large language model;
-nobody else's text is in it. For the sampled part a model is asked for short texts of many kinds on many topics. Batches
-are kept in a folder, and what is there is not sampled again. The second step cleans them: no headings or lists, plain
-letters and punctuation, whole sentences. Written texts stand apart by an empty line, each paragraph in one line, and
-stay as they are. It adds both to what ships, in a drawn order, so that any beginning has all kinds. Left out is a text
-that says nearly the same as an earlier one, or that names both the subject and an object of a fact of `--facts`.
+Part of it is sampled from embedded models (short texts of many kinds on many topics, in batches that are kept), part
+(`--written`) was written for this project with a large language model; nobody else's text is in it. The second step
+cleans them and adds both to what ships, in a drawn order, so that any beginning has all kinds. Left out is a text that
+says nearly the same as an earlier one, or that names both the subject and an object of a fact of `--facts`.
 """
 
 import argparse
@@ -22,67 +20,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from options import OUTPUTS, ROOT
 
-from corrigenda import Fact, load
-from corrigenda.data import read_facts
+from corrigenda import Fact, load, read_facts
 from corrigenda.forward.generation import decode, sampler
 from corrigenda.system.files import write_file, write_json
 from corrigenda.system.progress import track
 from corrigenda.text.words import places
 
-ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "corrigenda" / "data" / "shipped.txt.xz"
-ROWS = 48
-"""Texts sampled at once."""
-TOKENS = 380
-"""The most of one text."""
-TOP_K = 40
-"""Drawn are the most likely tokens alone."""
-NGRAM = 8
-"""A text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out."""
-PLAIN = re.compile(r"[\x20-\x7e\n\u00c0-\u017f]*")
-"""The letters and punctuation that may stand in a text."""
-
-KINDS = (
-    "Write two paragraphs of an encyclopedia article about {}.",
-    "Write a newspaper report about an event that has to do with {}.",
-    "Write a scene of a short story in which {} matters.",
-    "Write a dialogue between two neighbours about {}, in prose with quotation marks.",
-    "Write a letter to a friend about {}.",
-    "Explain {} to a curious child, in a few plain paragraphs.",
-    "Write the biography of a person whose life had to do with {}; give names, places and dates.",
-    "Write a page of a travel guide in which {} comes up.",
-    "Write a diary entry of somebody who spent the day with {}.",
-    "Write an excerpt of an interview with an expert on {}.",
-    "Write a review of a book about {}.",
-    "Write a paragraph of a history of {}.",
-    "Write an official notice that concerns {}.",
-    "Write an essay of three paragraphs that argues an opinion about {}.",
-)
-
-TOPICS = """\
-rivers|bridges|lighthouses|mountains in winter|deserts|islands|old harbours|capital cities|small villages|railways
-airports|ships|bicycles|cars|space flight|the moon|comets|telescopes|clocks|calendars|maps|languages|dictionaries
-handwriting|libraries|universities|schools|exams|teachers|mathematics|chemistry|physics|medicine|hospitals|vaccines
-nurses|bees|birds|whales|wolves|horses|dogs|cats|forests|gardens|apples|bread|cheese|coffee|tea|rice|soup
-restaurants|markets|money|banks|taxes|trade|factories|steel|glass|paper|cotton|coal|electricity|wind power|dams
-floods|earthquakes|volcanoes|storms|snow|droughts|farming|fishing|football|tennis|chess|the Olympic Games
-mountain climbing|swimming|running|dance|opera|jazz|the violin|the piano|folk songs|choirs|film directors|actors
-television|radio|newspapers|photography|painting|sculpture|architecture|cathedrals|castles|museums|theatre|poets
-novelists|translators|publishers|fairy tales|myths|religion|monasteries|pilgrims|festivals|weddings|funerals
-birthdays|parliaments|elections|kings and queens|presidents|courts|judges|police|prisons|laws|contracts|strikes
-migration|borders|embassies|wars|peace treaties|navies|soldiers|spies|explorers|inventors|engineers|computers
-the internet|telephones|robots|video games|software companies|aircraft makers|carmakers|record labels|fashion|shoes
-toys|furniture|houses|kitchens|families|grandparents|children|friendship|letters|dreams|memory|sleep|colours
-numbers|gold|salt|ice|fire|water|light|sound|silence|time"""
-
-
-def requests() -> list[str]:
-    """What is asked for, in a drawn order: every kind about every topic."""
-    topics = TOPICS.replace("\n", "|").split("|")
-    asked = [kind.format(topic) for kind, topic in itertools.product(KINDS, topics)]
-    random.Random(0).shuffle(asked)
-    return asked
+ROWS = 48  # texts sampled at once
+TOKENS = 380  # the most of one text
+TOP_K = 40  # drawn are the most likely tokens alone
+NGRAM = 8  # a text of which a tenth of so many words in a row stand in earlier ones, or in itself again, is left out
+PLAIN = re.compile(r"[\x20-\x7e\n\u00c0-\u017f]*")  # the letters and punctuation that may stand in a text
+ASKED = ROOT / "docs" / "data" / "shipped-text.txt"
+"""What a model is asked for: kinds of texts, a line each, and topics."""
 
 
 def sample(model: str, folder: Path, batches: range) -> None:
@@ -90,10 +43,14 @@ def sample(model: str, folder: Path, batches: range) -> None:
     missing = [i for i in batches if not (folder / f"{i}.json").is_file()]
     if not missing:
         return
+    kinds, topics = ASKED.read_text(encoding="utf-8").strip().split("\n\n")
+    pairs = itertools.product(kinds.split("\n"), re.split(r"[|\n]", topics))  # every kind about every topic
+    requests = [kind.format(topic) for kind, topic in pairs]
+    random.Random(0).shuffle(requests)
     lm = load(model, dtype="bfloat16")
     chat_prompt: Any = partial(lm.tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=True)
     for batch in track(missing, "Sampling text"):
-        asked = requests()[batch * ROWS : (batch + 1) * ROWS]
+        asked = requests[batch * ROWS : (batch + 1) * ROWS]
         chats = [[{"role": "user", "content": f"{one} Plain prose only, no headings and no lists."}] for one in asked]
         prompts = [chat_prompt(chat)["input_ids"] for chat in chats]
         choose = sampler(torch.Generator().manual_seed(batch), top_k=TOP_K)
@@ -156,7 +113,7 @@ def main() -> None:
     parser.add_argument("step", choices=("sample", "write"))
     parser.add_argument("--model", default="qwen2.5-coder-1.5b")
     parser.add_argument("--batches", type=int, nargs=2, default=(0, 20), help="the first, and one after the last")
-    parser.add_argument("--folder", type=Path, default=ROOT / "outputs" / "shipped_text")
+    parser.add_argument("--folder", type=Path, default=OUTPUTS / "shipped_text")
     parser.add_argument("--written", type=Path, nargs="*", default=[], help="files of texts that were written")
     parser.add_argument("--facts", type=Path, nargs="*", default=[], help="files of facts that no text may state")
     options = parser.parse_args()

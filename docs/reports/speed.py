@@ -4,35 +4,33 @@ The files of benchmarks/ are run one after another, each in a process of its own
 `--only` leaves out stays as the data file has it.
 """
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from options import OUTPUTS, ROOT, asking, some_of
-from pages import Collected, Report, kept, made
+from options import OUTPUTS, ROOT, Data, Options, asking, some_of
+from pages import Collected, kept, made
+from report import Report
 from runs import chosen
-from words import written
 from work import once
 
 NAME, SCRIPT = "speed", "speed.py"
 
 
 class Run(NamedTuple):
-    """A run of a benchmark: its file in benchmarks/, its options, and whether it asks for facts."""
+    """A run of a benchmark."""
 
-    file: str
+    file: str  # in benchmarks/
     options: tuple[str, ...] = ()
-    facts: bool = False
+    facts: bool = False  # whether it asks for facts
 
 
-RUNS: dict[str, Run] = {
+RUNS: dict[str, Run] = {  # all of them; a file of benchmarks/ that none of these names makes a test fail
     "rome": Run("rome.py", facts=True),
     "many_facts": Run("many_facts.py", ("--count", "100"), facts=True),
     "causal_trace": Run("causal_trace.py"),
@@ -45,9 +43,6 @@ RUNS: dict[str, Run] = {
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),
     "sizes of 8 billion": Run("sizes.py", ("--sizes", "8", "--editors", "rome")),
 }
-"""All of them; a file of benchmarks/ that none of these names makes a test fail."""
-
-
 options = asking(
     "--anew",
     facts=("embedded", "the facts that are edited, as `data.path` takes them"),
@@ -56,7 +51,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected | None:
+def collect(arguments: Options) -> Collected | None:
     """The results of all benchmarks, or beside kept data those that there are; None while some are still to be run."""
     asked = chosen(arguments.only, RUNS, "benchmark")
     paths = {name: arguments.store / name.replace(" ", "_") / "result.json" for name in RUNS}
@@ -86,35 +81,10 @@ def run(benchmark: Run, facts: str) -> dict[str, Any]:
     return result
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows."""
-    figures = data["figures"]
-    names = {"rome": "rome", "many": "many_facts", "trace": "causal_trace", "neurons": "knowledge_neurons"}
-    names |= {"wise": "wise", "lens": "ffn_lens", "base": "knowledge_base", "sizes": "sizes"}
-    return {
-        **{name: figures[run] for name, run in names.items()},
-        "scoring": figures.get("evaluate"),
-        "dictionary": figures.get("dictionary"),
-        "models": {**figures["sizes"]["sizes"], **figures["sizes of 8 billion"]["sizes"]},
-        "edited": edited,
-        "held": held,
-    }
+def shown(data: Data) -> dict[str, Any]:
+    return {"runs": data["figures"]}
 
 
-def edited(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
-    """The seconds of an edit, by its steps."""
-    steps = [parts.get(f"{editor}: {step}") for step in ("statistics", "solve", "update")]
-    return " + ".join(f"{step['seconds']:.1f}" for step in steps if step) or "not run"
-
-
-def held(parts: Mapping[str, Mapping[str, float]], editor: str) -> str:
-    """The most memory of an edit, in GB."""
-    most = [part["memory_mb"] for name, part in parts.items() if name.startswith(editor) and "memory_mb" in part]
-    return f"{max(most) / 1024:.1f}" if most else ""
-
-
-PAGE = written(NAME, SCRIPT, shown, timed=True)
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, PAGE)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
 if __name__ == "__main__":
     REPORT.main()

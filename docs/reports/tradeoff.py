@@ -6,7 +6,6 @@ another radius or threshold: how much of the edits and of their paraphrases is a
 prompts that nobody edited the memory answers. An editor's trials that are in the data file are not made again.
 """
 
-import argparse
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,25 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, asking, some_of
-from pages import Collected, Report, kept, mean
+from options import FILES, OUTPUTS, Data, Options, asking, some_of
+from pages import Collected, kept, mean
+from report import Report
 from runs import at_edge, chosen, combinations
 from tradeoff_memories import EDITS, FORCED, FREE, KINDS, SETTINGS, Part, Shared, objective
-from words import written
 
-from corrigenda import load
-from corrigenda.data import read_facts
+from corrigenda import load, read_facts
 from editing import Unrelated
 from editing.configuration import preset_values
 
 NAME, SCRIPT = "tradeoff", "tradeoff.py"
-COMPARED = ("grace_wide", "wise_whitened")
-"""The two whose paraphrases are compared."""
-LIMITS = (5, 15, 30, 60, 100)
-"""Of what is answered wrongly, in %: the page says what can be had below each."""
-LIMIT = 30
-"""The one that the page begins with: there `COMPARED` have points that answer about equally much."""
-TITLES = {
+COMPARED = ("grace_wide", "wise_whitened")  # the two whose paraphrases are compared
+LIMITS = (5, 15, 30, 60, 100)  # of what is answered wrongly, in %: the page says what can be had below each
+LIMIT = 30  # the one that the page begins with: there `COMPARED` have points that answer about equally much
+TITLES = {  # of the picture: what is answered rightly, a row of panels each, over what is answered wrongly
     EDITS: "reliability (free generation)",
     FREE: "generalization (free generation)",
     FORCED: "generalization (token accuracy)",
@@ -40,8 +35,6 @@ TITLES = {
     "same_form": "same-form prompts answered",
     "windows": "held-out windows answered",
 }
-"""Of the picture: what is answered rightly, a row of panels each, over what is answered wrongly."""
-
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "grace": {"relative_radius": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)},
     "grace_wide": {"relative_radius": (0.1, 0.25), "widen": (1.25, 1.5, 2.0, 3.0)},
@@ -50,13 +43,10 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
 }
 """What is tuned of each editor: eight trials each, all combinations. In a first grid of `wise_paper`, lr 0.25 to 2 and
 margin_scale 1 and 4, the smallest rates and the larger margins were the best, so that it was moved once that way."""
-
 SCALES = dict.fromkeys(GRIDS, (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0))
 SCALES["grace"] = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """The points of a curve: what the chosen radius, its widening, or the threshold that the editor set is multiplied
 by."""
-
-
 options = asking(
     *("--model", "--anew"),
     editors=some_of(GRIDS),
@@ -69,7 +59,7 @@ options = asking(
 )
 
 
-def collect(arguments: argparse.Namespace) -> Collected:
+def collect(arguments: Options) -> Collected:
     """The trials of each editor that has none yet, and its curve with the settings of the best."""
     editors = chosen(arguments.editors, GRIDS, "editor")
     found = kept(NAME, arguments) or Collected({}, {})
@@ -110,10 +100,7 @@ def curve(shared: Shared, name: str, settings: Mapping[str, float]) -> dict[str,
     return {"settings": dict(settings), "points": [shared.scaled(name, settings, scale) for scale in SCALES[name]]}
 
 
-# -- the statistics and the page
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """Of each point the shares, of each limit the best point and the differences of `COMPARED`; what the trials say."""
     editors = figures["collect"]["editors"]
     points = {name: [shares(point) for point in each["points"]] for name, each in editors.items()}
@@ -132,33 +119,28 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "points": points, "places": places, "less": less, "tuned": tuned}
 
 
-def shares(point: Mapping[str, Any]) -> dict[str, Any]:
-    """What a point answers rightly and wrongly; "wrongly" is the largest share over the kinds of prompts.
-
-    Each value is of a subject of its own.
-    """
+def shares(point: Data) -> dict[str, Any]:
+    """What a point answers rightly and wrongly; "wrongly" is the largest share over the kinds of prompts."""
+    # Each value is of a subject of its own.
     values = {**point["figures"], **point["answered"]}
     found = {key: mean(each, range(len(each)), shares=True) for key, each in values.items()}
     return {"scale": point["scale"], "wrongly": max(found[kind]["mean"] or 0.0 for kind in KINDS), **found}
 
 
-def best(points: Sequence[Mapping[str, Any]], limit: float) -> int:
-    """The place of the point that answers the most paraphrases freely, of those at most so much of wrongly (in %).
-
-    Where there is none, of the one that answers least wrongly.
-    """
+def best(points: Sequence[Data], limit: float) -> int:
+    """The place of the point that answers the most paraphrases freely, of those at most so much of wrongly (in %)."""
+    # Where there is none, of the one that answers least wrongly.
     within = [at for at, point in enumerate(points) if point["wrongly"] <= limit / 100]
     least = min(range(len(points)), key=lambda at: points[at]["wrongly"])
     return max(within, key=lambda at: points[at][FREE]["mean"], default=least)
 
 
-def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template shows: the data, and what ships now."""
+def shown(data: Data) -> dict[str, Any]:
     ships = {"widen": preset_values("grace_wide")["widen"], "tokens": SETTINGS.max_new_tokens}
     return {**data["figures"], **data["digest"], **ships}
 
 
-def draw(data: Mapping[str, Any], path: Path) -> None:
+def draw(data: Data, path: Path) -> None:
     """Right answers over wrong ones: a panel for each pair of them, a line for each editor."""
     from matplotlib.figure import Figure
 
@@ -175,9 +157,6 @@ def draw(data: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-REPORT = Report(
-    *(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT, shown), digest), pictures={f"{NAME}.png": draw}
-)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures={f"{NAME}.png": draw})
 if __name__ == "__main__":
     REPORT.main()

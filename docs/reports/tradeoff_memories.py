@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
+from options import Data
 from pages import Made, add_note, made, noting, read_json
 from torch import Tensor
 
@@ -25,17 +26,14 @@ from editing.memory_based.wise.margins import threshold_between
 from editing.memory_based.wise.state import WiseState
 from editing.shared.extending import state_of
 from editing.shared.training_rows import RowsForward, SideLayer
-from eval import EvalSettings
-from eval.measure import measure
+from eval import EvalSettings, measure
 from eval.scoring.held_out import held_out_windows
 from jobs.shared.outside import add_choices
 
 USES = ("eval.measure", "editing.Wise", "editing.Grace")
 SETTINGS = EvalSettings(max_new_tokens=20, perplexity_windows=0)
-WINDOWS = EvalSettings()
-"""Which windows of the held-out texts are asked: those of the perplexity."""
-ROWS, CHUNK = 32, 10
-"""Prompts run at once; facts after which a memory is saved."""
+WINDOWS = EvalSettings()  # which windows of the held-out texts are asked: those of the perplexity
+ROWS, CHUNK = 32, 10  # prompts run at once; facts after which a memory is saved
 EDITS, FREE, FORCED = "free_generation_strict", "paraphrase_free_generation_strict", "paraphrase_token_accuracy"
 KEYS = ("token_accuracy", EDITS, FORCED, FREE)
 KINDS = ("locality", "same_form", "windows")
@@ -43,18 +41,14 @@ DIALS = {"grace": "relative_radius", "grace_wide": "widen"}
 """What a curve of GRACE is over; one of WISE is over the threshold that the editor set."""
 LEARNED = {"wise_whitened": ("margin",), "wise_paper": ()}
 """Settings that what both WISE learn does not depend on: trials that differ in these alone share it."""
-
 Point = dict[str, Any]
 Memory = SideMemoryEdit | CodebookEdit
 
 
 class Part(NamedTuple):
-    """The facts of a step.
+    """The facts of a step, and where they come from, for the page.
 
-    Attributes:
-        edited: these are learned and scored; their locality prompts are asked, too.
-        others: facts about other subjects, of which only the prompts are asked.
-        described: where they come from, for the page.
+    The locality prompts of the `edited` ones are asked, too; of the `others`, about other subjects, the prompts alone.
     """
 
     edited: Sequence[Fact]
@@ -91,13 +85,9 @@ class RememberingGrace(Grace):
 
 
 class Shared:
-    """What the editors of a step share: the model, the facts, the prompts, and what is learned.
+    """What the editors of a step share: the model, the facts, the prompts, and what is learned, in a work folder.
 
-    Args:
-        lm: the model.
-        part: the facts.
-        work: the step's work folder.
-        unrelated: what both WISE learn to leave alone.
+    Both WISE learn to leave `unrelated` alone.
     """
 
     def __init__(self, lm: LanguageModel, part: Part, work: Path, unrelated: Unrelated) -> None:
@@ -207,11 +197,9 @@ def answered(lm: LanguageModel, edit: Memory, prompts: Sequence[Sequence[int]]) 
     return found
 
 
-def objective(point: Mapping[str, Any]) -> float:
-    """What is tuned for: the harmonic mean of three shares; nothing where the editor refused.
-
-    The edits answered freely as asked, their paraphrases answered so, and the same-form prompts left alone.
-    """
+def objective(point: Data) -> float:
+    """What is tuned for: the harmonic mean of three shares; nothing where the editor refused."""
+    # The edits answered freely as asked, their paraphrases answered so, and the same-form prompts left alone.
     if "refused" in point:
         return 0.0
     shares = [fmean(point["figures"][key]) for key in (EDITS, FREE)]

@@ -4,20 +4,18 @@ The first step tunes on some facts of CounterFact (runs of run.py, as anyone wou
 with the settings that were found and with the shipped ones.
 """
 
-import argparse
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, asking, deadline_of
-from pages import Collected, Report
+from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
+from pages import Collected
+from report import Report
 from runs import finished, how_made, run
-from words import written
 
 from corrigenda.runs.store import Store, StoredRun
 from corrigenda.text.names import model_title
-from eval import METRICS, Case
-from eval.evaluation import Evaluation
+from eval import METRICS, Case, Evaluation
 from eval.metrics import Metric
 from eval.statistics.comparison import compare
 from eval.statistics.paired import holm
@@ -30,8 +28,6 @@ KEYS = (
 )
 EVALUATION = ("eval.max_new_tokens=10",)
 SHIPPED, TUNED = "as shipped", "tuned"
-
-
 options = asking(
     *("--model", "--minutes", "overrides"),
     editor="memit",
@@ -45,7 +41,7 @@ options = asking(
 )
 
 
-def collect(asked: argparse.Namespace) -> Collected | None:
+def collect(asked: Options) -> Collected | None:
     deadline = deadline_of(asked)
     store = asked.store.resolve()
     common = [f"editor={asked.editor}", f"mode={asked.mode}", "data=counterfact", f"data.path={asked.file.resolve()}"]
@@ -91,22 +87,22 @@ def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
     subjects: dict[Hashable, Hashable] = {
         case.fact.id: case.fact.subject for one in evaluations.values() for case in one.cases
     }
+
+    def by_fact(metric: Metric, evaluation: Evaluation) -> dict[Any, tuple[float, ...]]:
+        found = {case.fact.id: metric.figures(case.after.values) for case in evaluation.cases}
+        return {id_: figures for id_, figures in found.items() if figures is not None}
+
     tests = {}
     for key in KEYS:
         metric = METRICS.named(key)
         # Of one edited model there is one figure of some, and none for each fact.
-        tuned, shipped = (values_of_facts(metric, evaluations[name]) for name in (TUNED, SHIPPED))
+        tuned, shipped = (by_fact(metric, evaluations[name]) for name in (TUNED, SHIPPED))
         if not metric.one_value and (found := compare(tuned, shipped, subjects, metric.combine)):
             tests[key] = {name: getattr(found, name) for name in ("n", "difference", "low", "high", "p", "test")}
     return {"metrics": figures, "tests": tests}
 
 
-def values_of_facts(metric: Metric, evaluation: Evaluation) -> dict[Any, tuple[float, ...]]:
-    found = {case.fact.id: metric.figures(case.after.values) for case in evaluation.cases}
-    return {id_: figures for id_, figures in found.items() if figures is not None}
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """The metrics of both ways, and the p-values, corrected for all of them."""
     tests, sides = figures["tests"], figures["metrics"].values()
     return {
@@ -117,7 +113,6 @@ def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 PICTURES = {"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest, PICTURES)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures=PICTURES)
 if __name__ == "__main__":
     REPORT.main()

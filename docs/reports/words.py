@@ -7,58 +7,25 @@ as Python's `format` does, ``{{ values|figure("score") }}`` one with its interva
 """
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from options import Data
 from pages import DOCS, UNKNOWN, numbers_in, read_data
 
-from corrigenda.system.files import write_text
 from eval.metrics import METRICS
 from eval.metrics.unit import unit_of
 from eval.protocols.curves import cell, value_at
 
 TEMPLATES = DOCS / "templates"
-ALPHA = 0.05
-"""A difference is told apart from none where p, corrected for all tests of its table, is below this."""
-SPARE_LOAD = 0.5
-"""How much more than a command's own threads the load average of an idle machine may be."""
+ALPHA = 0.05  # a difference is told apart from none where p, corrected for all tests of its table, is below this
+SPARE_LOAD = 0.5  # how much more than a command's own threads the load average of an idle machine may be
 
 
-def written(
-    name: str, script: str, shown: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None, timed: bool = False
-) -> Callable[[Mapping[str, Any], Path], list[Path]]:
-    """How a report writes its page by a template: docs/NAME.md.
-
-    Args:
-        name: of the page and of its template.
-        script: the command's file.
-        shown: what the template shows, from the data; by default the figures and their digest.
-        timed: whether the page has seconds.
-    """
-
-    def page(data: Mapping[str, Any], docs: Path) -> list[Path]:
-        path = docs / f"{name}.md"
-        values = shown(data) if shown else {**data["figures"], **data.get("digest", {})}
-        write_text(path, rendered(name, {**values, "provenance": provenance(name, data, script, timed)}))
-        return [path]
-
-    return page
-
-
-def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = False) -> str:
-    """The last section of a page: how its figures were made, in short; the data file has the whole of it.
-
-    Seconds are only said to be those of an idle machine if the load at both ends of every run says so.
-
-    Args:
-        name: of the page.
-        data: its data.
-        script: the command's file.
-        timed: whether the page has seconds, so that it matters whether the machine was idle.
-    """
+def provenance(name: str, data: Data, script: str, timed: bool = False) -> str:
+    """The last section of a page: how its figures were made, in short; the data file has the whole of it."""
+    # Where the page has seconds (`timed`), they are those of an idle machine if the load at all ends of runs says so.
     entries = [[(data["made"][one["made"]], one) for one in made] for made in data["runs"].values()]
     codes = [code for made in entries for code in ([way["code"] for way, _ in made] or [UNKNOWN])]
     loads = [(way["machine"]["threads"], load) for made in entries for way, one in made for load in one["load"]]
@@ -73,7 +40,7 @@ def provenance(name: str, data: Mapping[str, Any], script: str, timed: bool = Fa
     return rendered("provenance", about).rstrip()
 
 
-def rendered(name: str, shown: Mapping[str, Any]) -> str:
+def rendered(name: str, shown: Data) -> str:
     """The text that a template gives; a name that it lacks is an error."""
     return _environment().get_template(f"{name}.md").render(shown).rstrip() + "\n"
 
@@ -91,13 +58,8 @@ def _environment() -> Environment:
 
 
 def yardstick(name: str, native: bool = True, floor: bool = True) -> str:
-    """What the figures of a table are to be read by, as running text: docs/yardsticks.md has it for all facts.
-
-    Args:
-        name: of the table's facts there.
-        native: whether to say what the unedited model says on paraphrases.
-        floor: whether to say what stays in bfloat16 with no edit.
-    """
+    """What the figures of a table are to be read by, as running text: docs/yardsticks.md has it for all facts."""
+    # What the unedited model says on paraphrases (`native`), and what stays in bfloat16 with no edit (`floor`).
     of = read_data("yardsticks")["digest"]["sets"].get(name)
     return rendered("yardstick", {"of": of, "native": native, "floor": floor}).strip()
 
@@ -141,14 +103,8 @@ def short(value: float) -> str:
 def figure(
     values: Mapping[str, float | None] | float | None, of: str, name: str = "mean", digits: int | None = None
 ) -> str:
-    """A figure with its interval, from "low" to "high"; empty where there is none.
-
-    Args:
-        values: the figure, alone or with its interval.
-        of: the metric, or the symbol of a unit, that it is written as.
-        name: the figure's key beside the interval.
-        digits: after the point; by default the unit's.
-    """
+    """A figure, alone or with its interval, from "low" to "high"; empty where there is none."""
+    # Written as the metric or the unit `of`, with so many `digits` (by default the unit's); `name` is the figure's key.
     unit = METRICS.named(of).written if METRICS.find(of) else unit_of(of)
     found = values if isinstance(values, Mapping) else {name: values}
     value, *bounds = (

@@ -23,11 +23,7 @@ def loaded(name: str, dtype: str = "float32") -> LanguageModel:
 
 
 def once(path: Path, find: Callable[[], Any], uses: Iterable[str] = (), deadline: float | None = None) -> Any:
-    """What is found, from a file where it is there, else found and kept there, with how it was made in its folder.
-
-    Raises:
-        NotFinishedError: it is not there, and the time is up.
-    """
+    """What is found, from a file where it is there, else found and kept there, with a note; or `NotFinishedError`."""
     if not path.is_file():
         go_on(deadline)
         print(path.parent, file=sys.stderr)
@@ -43,11 +39,7 @@ def records(
     uses: Iterable[str] = (),
     deadline: float | None = None,
 ) -> Generator[dict[str, Any], None, None]:
-    """What is found of each fact, from a folder of records where it is there, else found and kept there.
-
-    Raises:
-        NotFinishedError: one is not there, and the time is up.
-    """
+    """What is found of each fact, from a folder of records, else found and kept there; or `NotFinishedError`."""
     kept_in = RunFolder(folder)
     there = {record["id"]: record for record in kept_in.cases()}
     with ExitStack() as noted:

@@ -5,20 +5,18 @@ what stays beside the floor: the same model in bfloat16, with no edit. Pages nam
 """
 
 import argparse
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from options import OUTPUTS, asking
-from pages import Collected, Report, kept, made, read_data
+from options import OUTPUTS, Data, asking
+from pages import Collected, kept, made, read_data
+from report import Report
 from rows import by_key, mean_known
 from runs import picked, without_generation
-from words import written
 from work import loaded, once
 
-from corrigenda import Fact
-from corrigenda.data import read_facts
+from corrigenda import Fact, read_facts
 from eval import EvalSettings, measure
 
 NAME, SCRIPT = "yardsticks", "yardsticks.py"
@@ -30,23 +28,14 @@ SMALLEST = "smollm2-135m"
 
 
 class Facts(NamedTuple):
-    """Facts of a page.
+    """Facts of a page."""
 
-    Attributes:
-        model: that is asked.
-        data: the data set; its file, without the suffix.
-        places: which of the file's, the first is 1.
-        floor: whether the floor is measured as well; not where the page shows nothing of what stays.
-        neighbours: so many neighbourhood prompts of each; None for all.
-        page: whose data name the subjects, where not all of these facts are meant; empty for all.
-    """
-
-    model: str
-    data: str
-    places: str
-    floor: bool = True
-    neighbours: int | None = None
-    page: str = ""
+    model: str  # that is asked
+    data: str  # the data set; its file, without the suffix
+    places: str  # which of the file's, the first is 1
+    floor: bool = True  # whether the floor is measured as well; not where the page shows nothing of what stays
+    neighbours: int | None = None  # so many neighbourhood prompts of each; None for all
+    page: str = ""  # whose data name the subjects, where not all of these facts are meant; empty for all
 
     @property
     def name(self) -> str:
@@ -54,36 +43,28 @@ class Facts(NamedTuple):
         return f"{self.model} {self.data} {self.places}"
 
 
-SETS = {
+SETS = {  # the facts by name: one more page is one more line
     one.name: one
     for one in (
         Facts(SMALLEST, "counterfact", "1-100"),
         Facts(SMALLEST, "zsre", "1-100", floor=False),
         Facts("qwen2.5-coder-0.5b", "counterfact", "1-40", neighbours=5),
-        Facts(SMALLEST, "counterfact", "1-20"),
-        Facts(SMALLEST, "counterfact", "1-50,251-300"),
-        Facts(SMALLEST, "counterfact", "1-50,951-1000"),
+        *(Facts(SMALLEST, "counterfact", places) for places in ("1-20", "1-50,251-300", "1-50,951-1000")),
         Facts(SMALLEST, "counterfact", "1001-1200", floor=False, page="contexts"),
-        Facts(SMALLEST, "counterfact", "1321-1360"),
-        Facts(SMALLEST, "counterfact", "1701-1724"),
-        Facts(SMALLEST, "zsre", "1-50,251-300", floor=False),
-        Facts(SMALLEST, "zsre", "332-381,622-671", floor=False),
-        Facts(SMALLEST, "zsre_fresh", "1-100", floor=False),
-        Facts(SMALLEST, "zsre_fresh", "1-145", floor=False),
+        *(Facts(SMALLEST, "counterfact", places) for places in ("1321-1360", "1701-1724")),
+        *(Facts(SMALLEST, "zsre", places, floor=False) for places in ("1-50,251-300", "332-381,622-671")),
+        *(Facts(SMALLEST, "zsre_fresh", places, floor=False) for places in ("1-100", "1-145")),
         Facts(SMALLEST, "embedded", "1-20"),
     )
 }
-"""The facts by name: one more page is one more line."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """The first step's options."""
     parser.add_argument("--only", action="append", default=[], help="the name of a set of facts; may be repeated")
     asking("--files", "--anew", work=OUTPUTS / NAME)(parser)
 
 
 def collect(arguments: argparse.Namespace) -> Collected:
-    """Measures what is not done yet, and reads all that is."""
     wanted = arguments.only or [*SETS]  # a name may have commas
     if unknown := set(wanted) - set(SETS):
         raise SystemExit(f"no such set of facts: {', '.join(sorted(unknown))}; there are {', '.join(SETS)}")
@@ -117,25 +98,20 @@ def values_of(asked: Facts, files: Path) -> dict[str, Any]:
     }
 
 
-# -- the statistics
-
-
-def digest(figures: Mapping[str, Any]) -> dict[str, Any]:
+def digest(figures: Data) -> dict[str, Any]:
     """Of each set of facts the means, with intervals over subjects."""
     return {"sets": {name: digested(SETS[name], one) for name, one in figures.items()}}
 
 
-def digested(facts: Facts, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The means of one set."""
-    found = {
+def digested(facts: Facts, values: Data) -> dict[str, Any]:
+    about = {key: getattr(facts, key) for key in ("model", "data", "places", "neighbours")}
+    about |= {"n": len(values["subjects"]), "says": sum(values["says"]), "page": facts.page}
+    return about | {
         state: {key: mean_known(of, values["subjects"], shares=True) for key, of in values[state].items()}
         for state in ("unedited", "floor")
     }
-    about = {"model": facts.model, "data": facts.data, "places": facts.places, "neighbours": facts.neighbours}
-    return {**about, "n": len(values["subjects"]), "says": sum(values["says"]), "page": facts.page, **found}
 
 
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, written(NAME, SCRIPT), digest)
-
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest)
 if __name__ == "__main__":
     REPORT.main()

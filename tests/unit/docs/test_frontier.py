@@ -8,7 +8,6 @@ from typing import Any
 
 import frontier
 import frontier_gates
-import frontier_probes
 import pytest
 import tiny
 
@@ -80,8 +79,8 @@ def test_other_questions_are_of_other_relations() -> None:
 
     born = [asked("Where was {} born?", "What is {}'s birthplace?"), asked("{}'s birthplace?", "Where was {} born?")]
     others = [asked(f"What is the {thing} of {{}}?", f"Which {thing} has {{}}?", "Bob") for thing in "abcdef"]
-    found = frontier_probes.from_questions(born[0], [*born, *others])
-    assert len(set(found)) == frontier_probes.OTHERS
+    found = frontier.from_questions(born[0], [*born, *others])
+    assert len(set(found)) == frontier.OTHERS
     assert not any("birth" in text or "born" in text for text in found)
     assert all("Ada" in text for text in found)
 
@@ -91,7 +90,7 @@ def test_other_relations_in_the_words_of_pararel(tmp_path: Path) -> None:
         patterns = [f"[X] {name} in [Y].", "[Y] is where [X] was."]
         (tmp_path / f"{name}.json").write_text(json.dumps({"patterns": patterns}))
     fact = Fact("Ada", "{} was born in", "Rome", "London", relation="P19", id="1")
-    assert sorted(frontier_probes.from_pararel(fact, tmp_path)) == ["Ada P20 in", "Ada P27 in"]
+    assert sorted(frontier.from_pararel(fact, tmp_path)) == ["Ada P20 in", "Ada P27 in"]
 
 
 def test_a_relation_that_shares_a_form_asks_the_same(tmp_path: Path) -> None:
@@ -99,10 +98,10 @@ def test_a_relation_that_shares_a_form_asks_the_same(tmp_path: Path) -> None:
         patterns = [f"[X] {form} [Y].", *(["[X] is from [Y]."] if name != "P20" else [])]
         (tmp_path / f"{name}.json").write_text(json.dumps({"patterns": patterns}))
     fact = Fact("Ada", "{} was born in", "Rome", "London", relation="P19", id="1")
-    assert frontier_probes.from_pararel(fact, tmp_path) == ("Ada died in",)
+    assert frontier.from_pararel(fact, tmp_path) == ("Ada died in",)
     (tmp_path / "P27.json").write_text(json.dumps({"patterns": ["[X] was born in [Y]."]}))  # the fact's own words
     (tmp_path / "P19.json").unlink()
-    assert frontier_probes.from_pararel(fact, tmp_path) == ("Ada died in",)
+    assert frontier.from_pararel(fact, tmp_path) == ("Ada died in",)
 
 
 def test_gates_score_a_probe_by_its_own_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ def page(folder: Path, ways: dict[str, Any]) -> str:
     """The page with other figures of the ways than the committed ones."""
     data = pages.read_data(report.NAME)
     data["figures"] |= {"ways": ways}
-    [path] = report.PAGE(data, folder)
+    [path] = report.REPORT.page(data, folder)
     return path.read_text()
 
 

@@ -3,12 +3,14 @@ import importlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pages
 import pytest
 import words
+from report import Report
 
 SCRIPTS = (
     *(
@@ -32,9 +34,9 @@ SCRIPTS = (
 )
 
 
-def report(script: str) -> pages.Report:
+def report(script: str) -> Report:
     found = importlib.import_module(script).REPORT
-    assert isinstance(found, pages.Report)
+    assert isinstance(found, Report)
     return found
 
 
@@ -50,7 +52,7 @@ def test_every_benchmark_is_on_the_page_of_speed() -> None:
     assert files == {run.file for run in importlib.import_module("speed").RUNS.values()}
 
 
-def as_committed(found: pages.Report, data: dict[str, Any], folder: Path) -> None:
+def as_committed(found: Report, data: dict[str, Any], folder: Path) -> None:
     for path in found.page(data, folder):
         if path.suffix in (".md", ".csv", ".html"):  # pictures differ between versions of matplotlib
             committed = (pages.DOCS / path.name).read_text(encoding="utf-8")
@@ -191,7 +193,7 @@ def test_the_steps_of_a_command(tmp_path: Path, quiet: dict[str, Any], capsys: p
         return {"half": figures["n"] / 2}
 
     pictures = {"toy.txt": lambda data, path: path.write_text(str(data["digest"]["half"]))}
-    toy = pages.Report("toy", "toy.py", "A toy.", options, collect, page, digest, pictures)
+    toy = Report("toy", "toy.py", "A toy.", options, collect, digest, pictures=pictures, write_page=page)
     docs = ["--docs", str(tmp_path)]
     with pytest.raises(SystemExit, match="no data for this page yet"):
         toy.main(["page", *docs])
@@ -238,7 +240,8 @@ def test_what_is_found_of_a_model_stands_beside_the_others(tmp_path: Path, quiet
     assert data["figures"] == {"models": {"a": 3, "ab": 2}}
     assert sorted(data["runs"]) == ["a: new", "ab: run"]
     assert (data["command"], data["earlier"]) == ("collect a", ["collect ab"])
-    digested = data | {"digest": pages.of_each_model(lambda one: {"twice": 2 * one})(data["figures"])}
+    twice = Report("page", "page.py", "", lambda parser: None, lambda asked: None, lambda one: {"twice": 2 * one})
+    digested = replace(twice, of_models=True).digested(data)
     assert digested["digest"] == {"models": {"a": {"twice": 6}, "ab": {"twice": 4}}}
     arguments.anew = True
     assert add("ab", 4, "run")["figures"] == {"models": {"ab": 4}}

@@ -71,5 +71,5 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Mon
     assert one["relations"]["tongue"] == first.figures["models"][lm.name]["relations"]["tongue"]
     assert one["relations"]["other"] == {"n_known": 0}
     assert len(both.runs) == 2
-    with pytest.raises(SystemExit, match="no file of a, b"):
+    with pytest.raises(SystemExit, match="no such relation: a, b"):
         relations.collect(parser.parse_args([*given, "--relations", "b,a"]))
