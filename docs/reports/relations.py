@@ -84,6 +84,11 @@ def shown(data: Data) -> dict[str, Any]:
     models = model_by_model(data)["models"]
     for one in models.values():
         one["counted"] = counted(one)
+        apart = [
+            each["faithfulness"]["share"] - max(each[control]["share"] for control in CONTROLS)
+            for each in one["counted"].values()
+        ]
+        one["better"], one["worse"] = sum(by > 0 for by in apart), sum(by < 0 for by in apart)
         one["few"] = {name: each for name, each in one["relations"].items() if name not in one["counted"]}
         one["not_run"] = [name for name in one["files"] if name not in one["relations"]]
     return {"models": models, "controls": CONTROLS, "least": LEAST}
