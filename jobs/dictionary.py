@@ -58,7 +58,7 @@ class Job(job.Job):
                 begin(config, folder)
             folder.identify(model_fingerprint=lm.fingerprint)
             models = {"model": lm} | ({"random": randomised(lm, asked.seed)} if asked.control else {})
-            found = {name: _figures(asked, lm, one, folder.path / name) for name, one in models.items()}
+            found = {name: figures_of(asked, lm, one, folder.path / name) for name, one in models.items()}
             folder.finish({name: figures.summary() for name, figures in found.items()})
         printer = Console()
         for figures in found.values():
@@ -66,7 +66,7 @@ class Job(job.Job):
         say(f"dictionary, figures and pictures in {folder.path}")
 
 
-def _figures(asked: DictionarySettings, lm: LanguageModel, of: LanguageModel, place: Path) -> DictionaryFigures:
+def figures_of(asked: DictionarySettings, lm: LanguageModel, of: LanguageModel, place: Path) -> DictionaryFigures:
     """The figures of the dictionary of a model, over texts for the one that runs; read where they are there."""
     if any(place.glob("*.json")):
         return DictionaryFigures.load(place)

@@ -16,6 +16,7 @@ SCRIPTS = (
     *(
         "capacity",
         "circuits",
+        "dictionaries",
         "contexts",
         "entity_relation",
         "ffn_lens",

@@ -7,7 +7,7 @@ import torch
 
 from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.dictionaries.layouts import read_dictionary, write_dictionary
-from jobs.dictionary import DictionarySettings, _figures
+from jobs.dictionary import DictionarySettings, figures_of
 from locate.features.figures import randomised
 
 
@@ -31,6 +31,6 @@ def test_the_control_of_a_dictionary_that_is_read_is_of_its_shape(
         "buffer": 256,
     }
     asked = DictionarySettings(dictionary=str(given), control=True, k=4, **small)
-    figures = _figures(asked, lm, randomised(lm), tmp_path / "random")
+    figures = figures_of(asked, lm, randomised(lm), tmp_path / "random")
     control = read_dictionary(tmp_path / "random" / "layers.1.mlp")
     assert (figures.layer, figures.reads, len(figures.firing), control.k) == (1, "input", 40, 5)
