@@ -1,6 +1,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dictionaries
 import pages
@@ -10,7 +11,16 @@ import tiny
 from corrigenda import Fact
 from jobs.dictionary import DictionarySettings
 
-SMALL = {"shipped": 640, "sampled": 0, "length": 16, "held_out": 8, "batch": 64, "buffer": 256, "features": 96, "k": 5}
+SMALL: dict[str, Any] = {
+    "shipped": 640,
+    "sampled": 0,
+    "length": 16,
+    "held_out": 8,
+    "batch": 64,
+    "buffer": 256,
+    "features": 96,
+    "k": 5,
+}
 
 
 def test_a_page_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
