@@ -33,9 +33,8 @@ def test_values_are_read_as_by_hand(family: str, monkeypatch: pytest.MonkeyPatch
         scores = (lm.memory(layer).values * gamma) @ lm.model.get_output_embeddings().weight.T
         for side, sign in enumerate((1, -1)):
             best = (sign * scores).topk(3).values
-            of_ids = (sign * scores).gather(
-                1, found.ids[side, layer].long()
-            )  # of two that are alike either may be first
+            # Of two words that are alike either may be first.
+            of_ids = (sign * scores).gather(1, found.ids[side, layer].long())
             for each in (found.scores[side, layer], of_ids):
                 assert torch.allclose(each, best, rtol=1e-4, atol=1e-4)
             peak = (sign * scores).softmax(-1).amax(-1)
