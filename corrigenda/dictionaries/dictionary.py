@@ -24,7 +24,7 @@ from torch.nn.functional import embedding_bag, linear
 
 from corrigenda.errors import UnsupportedModelError, WrongModelError
 from corrigenda.models.bare import BareModel
-from corrigenda.models.routes import Passage, Routes
+from corrigenda.models.routes import Passage, Routes, attended
 from corrigenda.models.sites import entering
 from corrigenda.system.files import bytes_of
 
@@ -166,14 +166,9 @@ class FeatureDictionary:
         now: list[Tensor] = []
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tokens = next(x for x in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if x is not None)
-            cache, mask, width = kwargs.get("past_key_values"), kwargs.get("attention_mask"), tokens.shape[1]
-            past = 0 if cache is None else int(cache.get_seq_length())
-            if mask is None:
-                mask = torch.ones(len(tokens), past + width, device=tokens.device)
-            elif not isinstance(mask, Tensor) or mask.ndim != 2:
-                raise ValueError(f"{self.name} in an FFN's place needs a two-dimensional attention mask")
-            now[:] = [Passage(Routes(), mask.long(), width, past > 0).place > FIRST]
+            refusal = f"{self.name} in an FFN's place needs a two-dimensional attention mask"
+            tokens, past, mask = attended(args, kwargs, refusal)
+            now[:] = [Passage(Routes(), mask, tokens.shape[1], past > 0).place > FIRST]
 
         def change(given: Tensor, output: Tensor) -> Tensor:
             inside, changed = now[0].to(output.device), output.clone()

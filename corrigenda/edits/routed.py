@@ -30,7 +30,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit, require_range
 from corrigenda.errors import WrongModelError
-from corrigenda.models.routes import MAIN, Activations, Passage, Routes, fitted
+from corrigenda.models.routes import MAIN, Activations, Passage, Routes, attended, fitted
 from corrigenda.models.sites import entering, leaving
 
 
@@ -252,25 +252,24 @@ def _passage(
     kwargs: dict[str, Any],
 ) -> Passage:
     """What a forward of the model runs, from the arguments of its call and what its caller says (`given`)."""
-    tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
-    batch, width = tokens.shape[:2]
-    cache = kwargs.get("past_key_values")
-    past = 0 if cache is None else int(cache.get_seq_length())
-    mask, places = kwargs.get("attention_mask"), kwargs.get("position_ids")
+    cache, places = kwargs.get("past_key_values"), kwargs.get("position_ids")
     if kwargs.get("cu_seq_lens_q") is not None or (
-        mask is None and places is not None and places.ndim == 2 and bool((places.diff(dim=1) != 1).any())
+        kwargs.get("attention_mask") is None
+        and places is not None
+        and places.ndim == 2
+        and bool((places.diff(dim=1) != 1).any())
     ):
         raise ValueError(
             "a forward runs several texts in one row, and an edit is applied that is routed by the prompt of a row; "
             "give each text a row of its own (of transformers' generate_batch: use generate)"
         )
-    if mask is None:
-        mask = torch.ones(batch, past + width, dtype=torch.long, device=tokens.device)
-    elif not isinstance(mask, Tensor) or mask.ndim != 2:
-        raise ValueError(
-            "an edit that is routed by the prompt needs a two-dimensional attention mask, (batch, position); a static "
-            "cache makes another one: use the default cache"
-        )
+    tokens, past, mask = attended(
+        args,
+        kwargs,
+        "an edit that is routed by the prompt needs a two-dimensional attention mask, (batch, position); a static "
+        "cache makes another one: use the default cache",
+    )
+    width = tokens.shape[1]
     if given is not None:
         routes = given
     elif not past:
@@ -293,7 +292,7 @@ def _passage(
                 "answer to what is in the cache; run a prompt whole, in one forward, if they are a part of it",
                 stacklevel=2,
             )
-    return Passage(routes, mask.long(), width, past > 0, tokens if tokens.ndim == 2 else None)
+    return Passage(routes, mask, width, past > 0, tokens if tokens.ndim == 2 else None)
 
 
 def _say_if_stepping(before: list[Tensor], tokens: Tensor) -> None:

@@ -5,7 +5,7 @@ Kept below the edits, so that forwards can carry it without knowing what an edit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +38,22 @@ class Routes:
         """The same for some of the rows, (n,) indices, in that order."""
         prompts = None if self.prompts is None else self.prompts[rows.to(self.prompts.device)]
         return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
+
+
+def attended(args: tuple[Any, ...], kwargs: Mapping[str, Any], refusal: str) -> tuple[Tensor, int, Tensor]:
+    """What a forward of a model is called with: its tokens or embeddings, the size of its cache, and the mask of both.
+
+    Raises:
+        ValueError: with `refusal`, where the attention mask is not (batch, position).
+    """
+    tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
+    cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+    past = 0 if cache is None else int(cache.get_seq_length())
+    if mask is None:
+        mask = torch.ones(len(tokens), past + tokens.shape[1], device=tokens.device)
+    elif not isinstance(mask, Tensor) or mask.ndim != 2:
+        raise ValueError(refusal)
+    return tokens, past, mask.long()
 
 
 def fitted(rows: Tensor, batch: int) -> Tensor:
