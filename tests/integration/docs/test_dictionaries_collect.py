@@ -1,33 +1,22 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import dictionaries
 import pages
 import pytest
 import tiny
+from dictionary_parts import SMALL
 
 from corrigenda import Fact
 from jobs.dictionary import DictionarySettings
-
-SMALL: dict[str, Any] = {
-    "shipped": 640,
-    "sampled": 0,
-    "length": 16,
-    "held_out": 8,
-    "batch": 64,
-    "buffer": 256,
-    "features": 96,
-    "k": 5,
-}
 
 
 def test_a_page_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     lm = tiny.build("llama")
     monkeypatch.setattr(dictionaries, "load", lambda name: lm)
-    monkeypatch.setattr(dictionaries, "DictionarySettings", partial(DictionarySettings, **SMALL))
+    monkeypatch.setattr(dictionaries, "DictionarySettings", partial(DictionarySettings, features=96, k=5, **SMALL))
     names = ("Paris", "Rome", "Big Ben")
     facts = [Fact(name, "{} is located in the", "English", "France", id=name) for name in names]
     (path := tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact.to_dict()) + "\n" for fact in facts))

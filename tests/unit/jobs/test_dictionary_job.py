@@ -1,9 +1,9 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
+from dictionary_parts import SMALL
 
 from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.dictionaries.layouts import read_dictionary, write_dictionary
@@ -21,16 +21,7 @@ def test_the_control_of_a_dictionary_that_is_read_is_of_its_shape(
         1, encoder, torch.zeros(40), encoder, torch.zeros(tiny.WIDTH), k=5, skip=skip, reads="input"
     )
     given = write_dictionary(one, tmp_path / "given")
-    small: dict[str, Any] = {
-        "tokens": 500,
-        "shipped": 640,
-        "sampled": 0,
-        "length": 16,
-        "held_out": 8,
-        "batch": 64,
-        "buffer": 256,
-    }
-    asked = DictionarySettings(dictionary=str(given), control=True, k=4, **small)
+    asked = DictionarySettings(dictionary=str(given), control=True, tokens=500, k=4, **SMALL)
     figures = figures_of(asked, lm, randomised(lm), tmp_path / "random")
     control = read_dictionary(tmp_path / "random" / "layers.1.mlp")
     assert (figures.layer, figures.reads, len(figures.firing), control.k) == (1, "input", 40, 5)
