@@ -103,14 +103,14 @@ def jobs(arguments: Options) -> list[list[str]]:
         [
             *(f"mode={part.mode}", f"model={part.model}", f"data={part.data}"),
             *(f"data.path={relative(facts_file(part, arguments))}", f"data.limit={part.facts}", "data.on_error=skip"),
-            *(f"editor={editor}", *part.editors.get(editor, ())),
+            f"editor={editor}",
             *(f"store={relative(arguments.store)}", f"before={relative(arguments.store / 'before')}"),
             f"save_edits={str(editor == LIKE).lower()}",
             *part.settings,
             *arguments.overrides,
         ]
         for part in parts(arguments)
-        for editor in (TABLE if only else part.entries)
+        for editor in (TABLE if only else part.editors)
         if (editor in only if only else not left_out(editor, part.mode))
     ]
 

@@ -110,12 +110,12 @@ def not_run(boards: Sequence[Board]) -> dict[str, Any]:
     for model, mode in dict.fromkeys((part.model, part.mode) for part in parts):
         mine = [part for part in parts if (part.model, part.mode) == (model, mode)]
         for editor in TABLE:
-            asked = [part for part in mine if editor in part.entries]
+            asked = [part for part in mine if editor in part.editors]
             if missing := [part.data for part in asked if (*part.of, editor) not in there]:
                 some = "" if len(missing) == len(asked) else f", {', '.join(missing)}"
                 say(editor, mode, f"{model}, {mode}{some}")
     for part in PARTS:
-        for editor in () if part in parts else part.entries:
+        for editor in () if part in parts else part.editors:
             say(editor, part.mode, f"{part.model}, {part.mode}, {part.data}")
     for editor in EDITORS.declared:
         if why := declaration(EDITORS[editor]).unranked:
@@ -125,6 +125,7 @@ def not_run(boards: Sequence[Board]) -> dict[str, Any]:
         definitions.setdefault(int(json.loads(board["measured"])["definitions"]), set()).add(board["model"])
     return {
         "parts": parts,
+        "every": TABLE,
         "definitions": {number: sorted(models) for number, models in sorted(definitions.items())},
         "now": DEFINITIONS,
         "reasons": sorted(reasons.items()),

@@ -1,7 +1,6 @@
 """The tables of docs/leaderboard.md: which editors run on which model, on which facts, and in which mode."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from yardsticks import SMALLEST
 
@@ -18,7 +17,7 @@ ON_REQUEST = {  # by editor and mode why it is run there only if it is asked for
 TABLE: tuple[str, ...] = (  # the configurations in the tables, as `editor=` takes them: one more is one more name
     *("none", "in_context", "finetune", "crispedit", "ft_l", "rome", "random", "memit", "memit_plain", "memit_blue"),
     *("memit_rounds", "alphaedit", "alphaedit_blue", "emmet", "pmet", "ultraedit", "grace", "grace_wide", "scoped"),
-    *("retrieval", "memoir", "t_patcher", "wise_whitened", "wise_paper", "update_neurons"),
+    *("retrieval", "memoir", "t_patcher", "lora", "melo", "wise_whitened", "wise_paper", "update_neurons"),
 )
 
 
@@ -35,8 +34,7 @@ class Part:
     data: str
     mode: str
     facts: int = 100  # so many, the first of the data set
-    # Its editors' configurations, with what differs from these here; none named: all of `TABLE`.
-    editors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    editors: tuple[str, ...] = TABLE  # the configurations of its editors
     neighbours: int | None = None  # so many neighbourhood prompts of each fact are scored; None for all
     settings: tuple[str, ...] = ("eval.max_new_tokens=20",)  # of all its runs; the answers are names, so they are short
 
@@ -44,11 +42,6 @@ class Part:
     def of(self) -> tuple[str, str, str]:
         """What a table is of."""
         return self.model, self.data, self.mode
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """The configurations of its editors."""
-        return tuple(editor for editor in TABLE if not self.editors or editor in self.editors)
 
     @property
     def yardstick(self) -> str:
@@ -60,19 +53,18 @@ OF_SINGLE = ("eval.perplexity_sample=2",)
 """The drift is measured after every edit, so each time of few windows, in turn."""
 SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
 """As on docs/real-models.md: a larger model takes longer."""
-SHIPPED = ("editor.text.source=shipped",)  # sampling so much text from a larger model takes most of an hour
-LARGER = {
-    **dict.fromkeys(("none", "finetune", "random", "ultraedit", "grace_wide", "scoped"), ()),
-    **dict.fromkeys(("rome", "memit", "memit_rounds", "alphaedit", "emmet"), SHIPPED),
-    "wise_whitened": (*SHIPPED, "editor.unrelated.text.source=shipped"),
-}
-SINGLY = {**dict.fromkeys(("none", "in_context", "finetune", "grace_wide"), ()), "rome": SHIPPED, "memit": SHIPPED}
+ONCE = ("none", "finetune", "rome", "random", "memit", "alphaedit", "emmet", "grace_wide", "scoped")
+"""What is run on a larger model, all facts in one edit."""
+FEWER = {"counterfact": 5, "zsre": None}  # neighbourhood prompts of a fact; zsRE's have none
+MORE = (*ONCE, "memit_rounds", "ultraedit", "wise_whitened", "retrieval", "memoir", "t_patcher", "lora", "melo")
+SINGLY = (*ONCE, "in_context", "ultraedit", "wise_whitened")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
     Part(SMALLEST, "counterfact", "batch"),
     Part(SMALLEST, "zsre", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
     Part(SMALLEST, "zsre", "batch"),
-    Part("qwen2.5-coder-0.5b", "counterfact", "batch", 40, LARGER, 5, SHORT),
-    Part("qwen2.5-coder-0.5b", "counterfact", "single", 40, SINGLY, 5, (*SHORT, *OF_SINGLE)),
+    *(Part("qwen2.5-coder-0.5b", data, "batch", 100, MORE, n, SHORT) for data, n in FEWER.items()),
+    *(Part("qwen2.5-coder-0.5b", data, "single", 40, SINGLY, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
+    Part("qwen2.5-coder-1.5b", "counterfact", "batch", 30, ONCE, 5, SHORT),
 )
 MODELS = tuple(dict.fromkeys(part.model for part in PARTS))

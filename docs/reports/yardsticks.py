@@ -48,7 +48,9 @@ SETS = {  # the facts by name: one more page is one more line
     for one in (
         Facts(SMALLEST, "counterfact", "1-100"),
         Facts(SMALLEST, "zsre", "1-100", floor=False),
-        Facts("qwen2.5-coder-0.5b", "counterfact", "1-40", neighbours=5),
+        *(Facts("qwen2.5-coder-0.5b", "counterfact", places, neighbours=5) for places in ("1-40", "1-100")),
+        *(Facts("qwen2.5-coder-0.5b", "zsre", places) for places in ("1-40", "1-100")),
+        Facts("qwen2.5-coder-1.5b", "counterfact", "1-30", neighbours=5),
         *(Facts(SMALLEST, "counterfact", places) for places in ("1-20", "1-50,251-300", "1-50,951-1000")),
         Facts(SMALLEST, "counterfact", "1001-1200", floor=False, page="contexts"),
         *(Facts(SMALLEST, "counterfact", places) for places in ("1321-1360", "1701-1724")),

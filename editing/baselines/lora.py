@@ -197,7 +197,6 @@ class Adapter:
     paper="Hu et al. 2022 (LoRA); Gangadhar and Stratos 2024, Model Editing by Standard Fine-Tuning",
     aim="fine-tuning as most people do it, of which a PEFT adapter comes",
     space=Space("several", (Number("lr", 1e-3, 1e-1, log=True), Number("stop", 0.005, 0.5, log=True))),
-    unranked="it has not been run there yet",
 )
 @dataclass(frozen=True)
 @checked

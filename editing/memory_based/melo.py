@@ -49,7 +49,6 @@ class MeloState(EditorState):
     paper="Yu et al. 2024, MELO: Enhancing Model Editing with Neuron-Indexed Dynamic LoRA",
     aim="beside the weights: a small LoRA block for each few facts, where a prompt is near theirs",
     space=Space("one", (Number("relative_radius", 0.05, 2.0, log=True), Number("lr", 1e-3, 1e-1, log=True))),
-    unranked="it has not been run there yet",
 )
 @dataclass(frozen=True)
 @checked
