@@ -6,11 +6,14 @@ from yardsticks import SMALLEST
 
 DATA = {"counterfact": "counterfact.json", "zsre": "zsre.json"}
 NO_BOUND = "its bound is that of the literature, which was chosen for another model"
+NO_NETWORK = "its network has to be trained for the model first (`corrigenda train`)"
 SAME_FIRST = "without earlier edits it is memit"
+LEARNED = ("mend", "malmen", "serac")
 ON_REQUEST = {  # by editor and mode why it is run there only if it is asked for (--only)
     "in_context": {"batch": "all statements before every prompt make it very long"},
     "ft_l": dict.fromkeys(("single", "batch"), NO_BOUND),
     "memit_plain": dict.fromkeys(("single", "batch"), SAME_FIRST),
+    **{editor: dict.fromkeys(("single", "batch"), NO_NETWORK) for editor in LEARNED},
     "update_neurons": {"batch": "the neurons are located fact by fact, as in single mode"},
 }
 # The controls first: they take least time, and all others are compared with them.
@@ -18,6 +21,7 @@ TABLE: tuple[str, ...] = (  # the configurations in the tables, as `editor=` tak
     *("none", "in_context", "finetune", "crispedit", "ft_l", "rome", "random", "memit", "memit_plain", "memit_blue"),
     *("memit_rounds", "alphaedit", "alphaedit_blue", "emmet", "pmet", "ultraedit", "grace", "grace_wide", "scoped"),
     *("retrieval", "memoir", "t_patcher", "lora", "melo", "wise_whitened", "wise_paper", "update_neurons"),
+    *LEARNED,
 )
 
 
@@ -56,7 +60,7 @@ SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
 ONCE = ("none", "finetune", "rome", "random", "memit", "alphaedit", "emmet", "grace_wide", "scoped")
 """What is run on a larger model, all facts in one edit."""
 FEWER = {"counterfact": 5, "zsre": None}  # neighbourhood prompts of a fact; zsRE's have none
-MORE = (*ONCE, "memit_rounds", "ultraedit", "wise_whitened", "retrieval", "memoir", "t_patcher", "lora", "melo")
+MORE = (*ONCE, "memit_rounds", "ultraedit", "wise_whitened", "retrieval", "memoir", "t_patcher", "lora", "melo", *LEARNED)
 SINGLY = (*ONCE, "in_context", "ultraedit", "wise_whitened")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),

@@ -23,7 +23,6 @@ from editing.registry import register
     paper="Tan et al. 2024, Massive Editing for Large Language Models via Meta Learning",
     aim="many facts in the time of their gradients, by a network that was trained for the model",
     space="what there is to tune is learned: corrigenda train editor=malmen",
-    unranked="its network has to be trained for the model first, for hours",
 )
 @dataclass(frozen=True)
 @checked

@@ -22,7 +22,6 @@ from editing.registry import register
     paper="Mitchell et al. 2022a, Fast Model Editing at Scale",
     aim="a fact in the time of one gradient, by a network that was trained for the model",
     space="what there is to tune is learned: corrigenda train editor=mend",
-    unranked="its network has to be trained for the model first, for hours",
 )
 @dataclass(frozen=True)
 @checked

@@ -48,7 +48,6 @@ NEAREST_COSINE = 0.999
     paper='Mitchell et al. 2022b, "Memory-Based Model Editing at Scale"',
     aim="beside the weights: what a trained classifier takes for a fact's is answered by a model that reads the fact",
     space=Space("none", (Number("threshold", 0.1, 0.9),)),
-    unranked="its network has to be trained for the model first, for hours",
 )
 @dataclass(frozen=True)
 @checked
