@@ -17,6 +17,7 @@ SCRIPTS = (
         "capacity",
         "circuits",
         "dictionaries",
+        "learned",
         "contexts",
         "entity_relation",
         "ffn_lens",

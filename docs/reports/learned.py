@@ -1,0 +1,70 @@
+"""docs/learned.md: how the networks of editors that learn to edit learned, on facts that they were not trained on.
+
+`corrigenda train` trains a network and keeps its learning curve in the network's file. What a trained editor then does
+to facts stands in docs/leaderboard.md.
+"""
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from options import Data, Options, asking
+from pages import Collected, kept
+from report import Report, model_by_model
+from safetensors import safe_open
+
+from corrigenda.system.files import cache_folder
+from locate.pictures import chart, plot_text
+
+NAME, SCRIPT = "learned", "learned.py"
+EDITORS = ("mend", "malmen", "serac")
+FELL = 0.01  # a curve whose last fifth lies so much below the fifth before it, as a share of that, still falls
+options = asking("--anew", networks=(Path(), "a folder of trained networks; by default those that were kept"))
+
+
+def collect(arguments: Options) -> Collected:
+    """The curves of the networks that there are, beside those of the data file."""
+    folder = cache_folder() / "hypernetworks" if arguments.networks == Path() else arguments.networks
+    found = kept(NAME, arguments) or Collected({"models": {}}, {})
+    for path in sorted(one for editor in EDITORS for one in folder.glob(f"*/{editor}.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            said = json.loads(file.metadata()["network"])
+        one = {"layers": said["layers"], "facts": len(said["facts"]), **said["made"]}
+        found.figures["models"].setdefault(said["model"], {})[said["editor"]] = one
+    return found
+
+
+def digest(figures: Data) -> dict[str, Any]:
+    """By editor where its curve began, its least point, and whether it still falls."""
+    found = {}
+    for editor, one in figures.items():
+        curve = one["curve"]
+        fifth = max(1, len(curve) // 5)
+        earlier, last = (
+            fmean(point["loss"] for point in part) for part in (curve[-2 * fifth : -fifth], curve[-fifth:])
+        )
+        least = min(curve, key=lambda point: point["loss"])
+        found[editor] = {"begin": curve[0], "least": least, "falls": last < (1 - FELL) * earlier}
+    return {"curves": found}
+
+
+def draw(data: Data, path: Path) -> None:
+    """The held-out loss by step, as a share of where it began."""
+    with chart(path, plot_text("what networks of editors learn, on held-out facts", 90)) as axes:
+        for model, editors in data["figures"]["models"].items():
+            for editor, one in editors.items():
+                steps, losses = zip(*((point["step"], point["loss"]) for point in one["curve"]), strict=True)
+                axes.plot(steps, [loss / losses[0] for loss in losses], label=f"{editor}, {model}")
+        axes.set_xlabel("steps")
+        axes.set_ylabel("loss, as a share of where it began")
+        axes.legend()
+
+
+REPORT = Report(
+    *(NAME, SCRIPT, __doc__, options, collect, digest, model_by_model),
+    pictures={"learned.png": draw},
+    of_models=True,
+)
+if __name__ == "__main__":
+    REPORT.main()

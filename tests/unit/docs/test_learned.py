@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import learned
+import pages
+import pytest
+from learned_parts import TRAINED_ON, build
+
+from editing import Malmen, Mend
+from editing.learned.training import HypernetworkTraining
+
+
+def points(*losses: float) -> list[dict[str, float]]:
+    return [{"step": 100 * n, "loss": loss, "edit": 1.0, "kl": 0.1} for n, loss in enumerate(losses)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "falls"), [((4.0, 3.0, 2.0, 1.0, 0.5), True), ((4.0, 2.0, 1.0, 1.0, 0.995), False), ((4.0, 5.0), False)]
+)
+def test_a_curve_that_still_falls(losses: tuple[float, ...], falls: bool) -> None:
+    found = learned.digest({"mend": {"curve": points(*losses)}})["curves"]["mend"]
+    assert found["falls"] is falls
+    assert (found["begin"]["loss"], found["least"]["loss"]) == (losses[0], min(losses))
+
+
+def test_a_page_of_trained_networks(tmp_path: Path) -> None:
+    lm, docs = build(), tmp_path / "docs"
+    for editor, steps in ((Mend(), 4), (Malmen(), 2)):
+        asked = HypernetworkTraining(steps=steps, every=2, rank=2, blocks=1, facts=1)
+        asked.network(lm, editor, TRAINED_ON).save(tmp_path / lm.fingerprint / f"{editor.name}.safetensors")
+    learned.REPORT.main(["collect", "--networks", str(tmp_path), "--docs", str(docs)])
+    learned.REPORT.main(["page", "--docs", str(docs)])
+    [(model, found)] = pages.read_data("learned", docs)["figures"]["models"].items()
+    assert model == lm.name
+    assert {editor: one["steps"] for editor, one in found.items()} == {"mend": 4, "malmen": 2}
+    assert [point["step"] for point in found["mend"]["curve"]] == [0, 2, 4]
+    text = (docs / "learned.md").read_text()
+    assert f"| {found['mend']['curve'][0]['loss']:.3f} |" in text
+    assert (docs / "figures" / "learned.png").stat().st_size > 5_000
