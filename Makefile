@@ -19,7 +19,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo unit test nightly lint format bench leaderboard pages notebooks site clean
+.PHONY: help setup demo unit test gpu nightly lint format bench leaderboard pages notebooks site clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [ARGS=\"...\"] [PYTHON=python3.12]"
@@ -36,6 +36,9 @@ unit: $(READY) ## run the tests that take seconds (tiny models, in-process)
 
 test: $(READY) ## run all tests, e.g. make test ARGS="-m 'not slow' -k rome"
 	$(BIN)/python -m pytest $(WORKERS) $(ARGS)
+
+gpu: $(READY) ## run golden values and all editors on a GPU, in four processes, e.g. make gpu ARGS="-n 12 -k rome"
+	$(BIN)/python -m pytest tests/gpu -n 4 $(ARGS)
 
 nightly: $(READY) ## run the deep versions of property tests and fault injections, and plant faults (an hour or two)
 	$(BIN)/python -m pytest --nightly $(WORKERS) $(ARGS)

@@ -133,7 +133,7 @@ def disturbance(lm: LanguageModel, edit: Edit) -> Disturbance:
 def _before(lm: LanguageModel) -> tuple[Tensor | None, Tensor]:
     """`_seen`, once for all edits that are made on the model as it is."""
     try:
-        state = f"{lm.cache_key} {lm.edits.content_hash()}"
+        state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.device}"
     except WrongModelError:  # changed by hand: it has no name to be known by
         return _seen(lm)
     if lm.looked_at is None or lm.looked_at[0] != state:

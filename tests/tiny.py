@@ -1,6 +1,7 @@
 """Tiny randomly initialised models, one of each family, for tests of what must hold in every family."""
 
 import functools
+import os
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -96,6 +97,8 @@ WORDS = [
     "east",
     "west",
 ]
+DEVICE = os.environ.get("CORRIGENDA_TEST_DEVICE", "cpu")
+"""Where each model is put when it is made; tests/gpu says so of its own tests."""
 WIDTH, DEPTH, VOCABULARY = 32, 4, len(WORDS) + 4
 BYTES = 400
 """The size of the vocabulary over bytes."""
@@ -255,7 +258,7 @@ def build_byte_level(family: str = "llama") -> LanguageModel:
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 parameter.data.mul_(3.0)
-    return LanguageModel(model, byte_level(), f"tiny-{family}-bytes")
+    return LanguageModel(model.to(DEVICE), byte_level(), f"tiny-{family}-bytes")
 
 
 def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
@@ -274,7 +277,7 @@ def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
                 parameter.data.mul_(scale)
     if family == "bart":
         model.generation_config.forced_bos_token_id = 1
-    return LanguageModel(model, tokenizer(), f"tiny-{family}")
+    return LanguageModel(model.to(DEVICE), tokenizer(), f"tiny-{family}")
 
 
 class EightBits(torch.nn.Linear):

@@ -163,7 +163,7 @@ class GateTraining:
             description: for the progress.
         """
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(self.seed)
+            torch.default_generator.manual_seed(self.seed)  # a GPU's own stays as it is
             first = nn.Linear(x.shape[1], self.hidden, bias=False)
             second = nn.Linear(self.hidden, self.width, bias=False)
             optimiser = torch.optim.AdamW(

@@ -188,7 +188,7 @@ class GradientTask:
         memory = self._lm.memory(layers[0])
         sizes = (layers, memory.d_ffn, memory.d_model, asked.rank, asked.blocks, self._editor.weighed)
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(asked.seed)
+            torch.default_generator.manual_seed(asked.seed)  # a GPU's own stays as it is
             network = Hypernetwork(*sizes).to(memory.values.device)
         seen = self._material.tokens(train)
         _normalise(network, seen)

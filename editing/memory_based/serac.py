@@ -168,7 +168,7 @@ class Serac(Trained, Extendable[CounterfactualEdit]):
         memory = lm.memory(layers[0])
         sizes = (width, memory.d_ffn, memory.d_model, self.rank, self.template)
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # a GPU's own stays as it is
             network = CounterfactualNetwork(layers, self.encoder, _said(gate), *sizes)
         cosine = threshold_of(self.encoder) if gate is None else gate.threshold
         apart = 2 * (1 - min(cosine, NEAREST_COSINE))  # |z - z_j|^2 at this cosine, where s shall be a half

@@ -239,7 +239,7 @@ class _Runs:
                 self._last_block(scores)
                 continue
             for group in groups:
-                scores[layer, list(group)] = self._cells(layer, group)
+                scores[layer, list(group)] = self._cells(layer, group).cpu()
         return scores
 
     def _last_block(self, scores: Tensor) -> None:
@@ -270,7 +270,8 @@ class _Runs:
                 index = torch.arange(states.shape[1], device=device) + partial.start[:, None]
                 index = index.clamp(max=corrupted.shape[1] - 1).to(corrupted.device)
                 states = corrupted[rows.to(corrupted.device)[:, None], index]
-                states[torch.arange(len(here))[~known], here[~known]] = corrupted[0, start[~known]]
+                every = torch.arange(len(here), device=device)
+                states[every[~known], here[~known]] = corrupted[0, start[~known]]
             else:
                 for number in restored:
                     clean = self.outputs[self.settings.site, number][0]

@@ -118,8 +118,8 @@ def command(name: str) -> str:
     return f'python tests/golden --write {name} --why "..."'
 
 
-def differences(name: str, values: Any) -> list[str]:
-    """A line for each value that is not what it was: the file, the key, was, is."""
+def differences(name: str, values: Any, times: float = 1.0) -> list[str]:
+    """A line for each value that is not what it was, to so many tolerances: the file, the key, was, is."""
     file = path_of(name).relative_to(FOLDER.parents[2])
     if not path_of(name).is_file():
         return [f"{file}: there is none yet; make it: {command(name)}"]
@@ -130,7 +130,7 @@ def differences(name: str, values: Any) -> list[str]:
     return [
         f"{file}: {key}: was {a if a is not gone else told[a]}, is {b if b is not gone else told[b]}"
         for key, a, b in pairs
-        if _apart(key, a, b) > 1
+        if _apart(key, a, b) > times
     ]
 
 
