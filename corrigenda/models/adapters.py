@@ -22,7 +22,12 @@ def put_in(model: Any, config: Any, seed: int) -> Any:
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return get_peft_model(model, config, adapter_name=OWN_ADAPTER).eval()
+        adapted = get_peft_model(model, config, adapter_name=OWN_ADAPTER).eval()
+    for name, parameter in adapted.named_parameters():
+        # AdaLoRA's rank, a constant: PEFT makes it anew, as one that learns, where a model is on a GPU or at 16 bits.
+        if f".ranknum.{OWN_ADAPTER}" in name:
+            parameter.requires_grad_(False)
+    return adapted
 
 
 def take_out(model: Any, adapted: Any, merge: bool = False) -> None:

@@ -168,7 +168,7 @@ def knowledge(folder: Path) -> Any:
         for settings in ({"width": 8}, {"activation": "relu"}, {"index": "product_keys"}):
             edit = kb.compile(lm, Attached(**settings))
             found[f"attached, {settings}"] = effect(lm, edit, folder / f"{settings}")
-    hidden = torch.randn(6, 32, generator=torch.Generator().manual_seed(1))
+    hidden = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)).to(lm.device)
     for family in ("llama", "gpt2"):
         for layer, attention in unfold(model(family), (1, 3)).items():
             for by in ("score", "contribution"):

@@ -53,11 +53,16 @@ def by_hand(lm: LanguageModel, layer: int) -> LowRankEdit:
 
 
 def effect(edit: Any) -> dict[str, torch.Tensor]:
-    """What an edit consists of: of factors their product, which alone is the same however they are turned."""
+    """What an edit consists of: of factors their product, which alone is the same however they are turned.
+
+    Left out are a gate and the keys that it makes: training it carries rounding as far as a third of their norm.
+    """
     changed = getattr(edit, "changed", None)
     if changed is not None:
         return {f"delta of {place}": edit.delta(place) for place in changed}
-    return edit._tensors()
+    tensors: dict[str, torch.Tensor] = edit._tensors()
+    gate = any(name.startswith("gate.") for name in tensors)
+    return {name: one for name, one in tensors.items() if not (gate and name.startswith(("gate.", "keys")))}
 
 
 def decisions(value: Any) -> Any:

@@ -46,7 +46,9 @@ def by_hand(family: str, editor: Lora | AdaLora, config: Callable[..., Any]) -> 
     torch.manual_seed(5)
     where = {"target_modules": names, "fan_in_fan_out": family == "gpt2", "task_type": "CAUSAL_LM"}
     adapted: Any = peft.get_peft_model(lm.model, config(**where))
-    optimiser = torch.optim.Adam([one for one in adapted.parameters() if one.requires_grad], lr=0.01)
+    # PEFT lets AdaLoRA's rank, a constant, learn where a model is not in float32 on the CPU.
+    learning = [one for name, one in adapted.named_parameters() if one.requires_grad and "ranknum" not in name]
+    optimiser = torch.optim.Adam(learning, lr=0.01)
     shuffle, steps = torch.Generator().manual_seed(5), 0
     for _ in range(4):
         for number in torch.randperm(len(FACTS), generator=shuffle).tolist():
