@@ -107,7 +107,7 @@ def few_samples() -> Iterator[None]:
     """Intervals and tests from fewer samples, where it does not matter how sharp they are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "RESAMPLES", 400)
-        patch.setattr(paired, "PERMUTATIONS", 999)
+        patch.setattr(paired, "PERMUTATIONS", (999,))
         yield
 
 

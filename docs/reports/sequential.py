@@ -245,7 +245,7 @@ def section(found: Data) -> dict[str, Any]:
         bounds = {"low": -1, "high": 1}
         rows.append(row | {at: None if half is None else row["difference"] + way * half for at, way in bounds.items()})
     return {
-        **{"ran": list(ends), "t": t, "rows": rows, "least": 2 / (PERMUTATIONS + 1) * len(rows)},
+        **{"ran": list(ends), "t": t, "rows": rows, "least": 2 / (PERMUTATIONS[-1] + 1) * len(rows)},
         "furthest": sorted(furthest, key=lambda key: -after(ends[key], EDITS)),
         "most": max(furthest, key=lambda key: after(ends[key], PARAPHRASES)),
         "known": {key: known for key, end in ends.items() if not math.isnan(known := after(end, KNOWN))},

@@ -148,6 +148,12 @@ def test_paired_test_by_hand() -> None:
     assert paired_test([1.0, 0, 1], [1.0, 0, 1]) == 1
 
 
+def test_a_clear_difference_passes_the_correction_for_a_table_of_tests() -> None:
+    left = np.random.default_rng(0).random(100)
+    p = paired_test(list(left), list(left + 0.5))
+    assert holm([p] + [1.0] * 499)[0] < 0.05
+
+
 def test_paired_test_pairs() -> None:
     base = np.random.default_rng(0).normal(0, 10, size=30)
     assert paired_test((base + 0.1).tolist(), base.tolist()) < 0.001
