@@ -47,7 +47,7 @@ def drawn(lm: LanguageModel, editor: Learned, seed: int = 0) -> TrainedNetwork[H
             part.copy_(0.3 * torch.randn(part.shape, generator=draw))
         network.deviation.abs_().add_(0.5)
         network.log_rates.sub_(3)
-    return TrainedNetwork(lm.name, lm.fingerprint, editor.name, network)
+    return TrainedNetwork(lm.name, lm.fingerprint, editor.name, editor.end_token, network)
 
 
 def by_hooks(lm: LanguageModel, fact: Fact) -> dict[int, tuple[Tensor, Tensor]]:

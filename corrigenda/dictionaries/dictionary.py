@@ -161,13 +161,13 @@ class FeatureDictionary:
         """Inside the block y stands in the place of the FFN's output, at all positions of a text but the first.
 
         So it does in a forward that goes on from a cache: which of a text's tokens a position holds is told by the
-        attention mask. A forward with another mask than (batch, position) is refused with a ValueError.
+        attention mask. A forward with several texts in a row, or another mask than (batch, position), is refused with a
+        ValueError.
         """
         now: list[Tensor] = []
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            refusal = f"{self.name} in an FFN's place needs a two-dimensional attention mask"
-            tokens, past, mask = attended(args, kwargs, refusal)
+            tokens, past, mask = attended(args, kwargs, f"{self.name} in an FFN's place")
             now[:] = [Passage(Routes(), mask, tokens.shape[1], past > 0).place > FIRST]
 
         def change(given: Tensor, output: Tensor) -> Tensor:

@@ -252,23 +252,8 @@ def _passage(
     kwargs: dict[str, Any],
 ) -> Passage:
     """What a forward of the model runs, from the arguments of its call and what its caller says (`given`)."""
-    cache, places = kwargs.get("past_key_values"), kwargs.get("position_ids")
-    if kwargs.get("cu_seq_lens_q") is not None or (
-        kwargs.get("attention_mask") is None
-        and places is not None
-        and places.ndim == 2
-        and bool((places.diff(dim=1) != 1).any())
-    ):
-        raise ValueError(
-            "a forward runs several texts in one row, and an edit is applied that is routed by the prompt of a row; "
-            "give each text a row of its own (of transformers' generate_batch: use generate)"
-        )
-    tokens, past, mask = attended(
-        args,
-        kwargs,
-        "an edit that is routed by the prompt needs a two-dimensional attention mask, (batch, position); a static "
-        "cache makes another one: use the default cache",
-    )
+    tokens, past, mask = attended(args, kwargs, "an edit that is routed by the prompt of a row")
+    cache = kwargs.get("past_key_values")
     width = tokens.shape[1]
     if given is not None:
         routes = given

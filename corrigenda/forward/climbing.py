@@ -54,23 +54,26 @@ class Climb:
             ValueError: the layer lies below the one that was reached, or `beyond` below it.
         """
         top = beyond.layer
+        whole = self._lm.routing.active  # an edit may decide by what enters a layer further down: all run, each time
         if top is None or not self.layer <= layer <= top:
             raise ValueError(f"from layer {self.layer} one climbs to layers above it, not to {layer} and then {top}")
         shared = Beginnings(self._lm, self._shares.heads, until=top)
         parts = (self._batch, self._shares.start, self._shares.owners)
-        forward = shared.rest(*parts, self.layer, self._states)
+        forward = shared.rest(*parts, 0 if self._states is None else self.layer, self._states)
         at = forward.local(self._at)
-        entered = [layer] if layer > self.layer else []
+        entered = [layer] if layer > self.layer and not whole else []
         with watching(self._lm, entered) as watched, self._lm.memory(layer).capture_key(at) as seen:
-            if top > layer:
+            if top > layer and not whole:
                 left = forward.states_entering(layer + 1)
             else:
                 with intervene(self._lm, beyond, Read(), at) as further:
                     _run(self._lm, forward, top, at)
-        if entered:
+        if whole:
+            self.layer, self._states = layer, None
+        elif entered:
             self.layer, self._states = layer, watched.states[layer]
         which = which.to(at.device)
-        if top == layer:
+        if top == layer or whole:
             return seen.coefficients, further.value[which]
         if not len(which):
             return seen.coefficients, seen.output[:0]

@@ -40,19 +40,33 @@ class Routes:
         return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
 
 
-def attended(args: tuple[Any, ...], kwargs: Mapping[str, Any], refusal: str) -> tuple[Tensor, int, Tensor]:
+def attended(args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> tuple[Tensor, int, Tensor]:
     """What a forward of a model is called with: its tokens or embeddings, the size of its cache, and the mask of both.
 
+    Args:
+        args: of the call.
+        kwargs: of the call.
+        what: asks for each text in a row of its own, for messages.
+
     Raises:
-        ValueError: with `refusal`, where the attention mask is not (batch, position).
+        ValueError: a row holds several texts; or the attention mask is not (batch, position).
     """
     tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
-    cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+    cache, mask, places = map(kwargs.get, ("past_key_values", "attention_mask", "position_ids"))
+    restarts = mask is None and places is not None and places.ndim == 2 and bool((places.diff(dim=1) != 1).any())
+    if restarts or kwargs.get("cu_seq_lens_q") is not None:
+        raise ValueError(
+            f"a forward runs several texts in one row, which {what} cannot tell apart; give each text a row of its own "
+            "(of transformers' generate_batch: use generate)"
+        )
     past = 0 if cache is None else int(cache.get_seq_length())
     if mask is None:
         mask = torch.ones(len(tokens), past + tokens.shape[1], device=tokens.device)
     elif not isinstance(mask, Tensor) or mask.ndim != 2:
-        raise ValueError(refusal)
+        raise ValueError(
+            f"{what} needs a two-dimensional attention mask, (batch, position); a static cache makes another one: use "
+            "the default cache"
+        )
     return tokens, past, mask.long()
 
 

@@ -27,7 +27,10 @@ from corrigenda import LanguageModel
 from corrigenda.errors import DamagedFileError, WrongModelError
 from corrigenda.system.files import cache_folder, write_tensors
 
-FORMAT = "corrigenda-hypernetwork-1"
+FORMAT = "corrigenda-hypernetwork-2"
+
+_SAID = ("model", "fingerprint", "editor", "end_token", "facts", "made")
+"""What is written of a `TrainedNetwork` beside its network."""
 
 N = TypeVar("N", bound="LayersNetwork")
 
@@ -127,6 +130,7 @@ class TrainedNetwork(Generic[N]):
         model: the model's name.
         fingerprint: of its weights before any edit.
         editor: the name of the editor that it was trained for.
+        end_token: whether the end token was a part of the targets.
         network: on the CPU.
         facts: those that it was trained on, or held out for its learning curve.
         made: how, of plain JSON values; ``curve`` has the held-out losses.
@@ -135,12 +139,13 @@ class TrainedNetwork(Generic[N]):
     model: str
     fingerprint: str
     editor: str
+    end_token: bool
     network: N
     facts: tuple[SeenFact, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)
 
-    def require(self, lm: LanguageModel, editor: str, layers: Sequence[int]) -> None:
-        """Checks that it was trained for a model, an editor and layers.
+    def require(self, lm: LanguageModel, editor: str, layers: Sequence[int], end_token: bool) -> None:
+        """Checks that it was trained for a model, an editor, layers, and targets with or without the end token.
 
         Raises:
             WrongModelError: it was not.
@@ -156,12 +161,17 @@ class TrainedNetwork(Generic[N]):
                 f"{editor}: the network was trained for {self.editor} at layers {list(self.network.layers)}, and is "
                 f"asked for at layers {list(layers)}: name these, or train one ({command})"
             )
+        if self.end_token != end_token:
+            raise WrongModelError(
+                f"{editor}: the network was trained with end_token={str(self.end_token).lower()}, and is asked for "
+                f"with end_token={str(end_token).lower()}: give that, or train one ({command})"
+            )
 
     def save(self, path: str | Path) -> None:
         """Writes it as one safetensors file, atomically."""
         said = {
             "format": FORMAT,
-            **{name: getattr(self, name) for name in ("model", "fingerprint", "editor", "facts", "made")},
+            **{name: getattr(self, name) for name in _SAID},
             "layers": self.network.layers,
             "shape": self.network.shape,
         }
@@ -193,7 +203,7 @@ class TrainedNetwork(Generic[N]):
             if wrong := [name for name, one in tensors.items() if not bool(one.isfinite().all())]:
                 raise ValueError(f"{wrong[0]} is not finite")
             facts = tuple(SeenFact(*one) for one in said["facts"])
-            return TrainedNetwork(said["model"], said["fingerprint"], said["editor"], network, facts, said["made"])
+            return TrainedNetwork(network=network, **{name: said[name] for name in _SAID} | {"facts": facts})
         except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise DamagedFileError(f"{path} is damaged, or no network ({str(error).splitlines()[0]})") from None
 

@@ -58,7 +58,7 @@ class Trained:
 
         Raises:
             EditRefusedError: there is none.
-            WrongModelError: it is another model's, editor's or other layers'.
+            WrongModelError: it is another model's, editor's or other layers', or was trained with another `end_token`.
         """
 
     def prepare(self, lm: LanguageModel) -> None:
@@ -67,7 +67,7 @@ class Trained:
         Raises:
             EditRefusedError: there is none.
             IndexError: the model has no such layer.
-            WrongModelError: it is another model's, editor's or other layers'.
+            WrongModelError: it is another model's, editor's or other layers', or was trained with another `end_token`.
         """
         self.check(lm)
         self.trained(lm)
@@ -114,5 +114,5 @@ class Trained:
                 "data=... with facts that are not scored)"
             )
         found = TrainedNetwork.load(path, kind)
-        found.require(lm, self.name, self.resolved_layers(lm))
+        found.require(lm, self.name, self.resolved_layers(lm), self.end_token)
         return found

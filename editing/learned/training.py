@@ -80,6 +80,11 @@ class TrainedEditor(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def end_token(self) -> bool:
+        """Whether the end token is a part of the target."""
+        ...
+
     def check(self, lm: LanguageModel) -> None:
         """Checks that it can edit the model."""
         ...
@@ -168,7 +173,7 @@ class HypernetworkTraining:
         seen = tuple(SeenFact(fact.id, fact.subject) for fact in facts)
         own = {name: getattr(self, name) for name in sorted(_OWN)}
         made = {"settings": own, "steps": training.done, "curve": training.curve}
-        return TrainedNetwork(lm.name, lm.fingerprint, editor.name, training.best, seen, made)
+        return TrainedNetwork(lm.name, lm.fingerprint, editor.name, editor.end_token, training.best, seen, made)
 
     def _key(self, task: TrainingTask[Any], facts: Sequence[Fact]) -> str:
         """What tells one training from another; with more steps it is the same."""

@@ -1,9 +1,9 @@
 """Keys and outputs of many facts on the model as it is now: what is measured anew before each layer is written.
 
-The rows end with the subject's last token, and run no further than the layer that is looked at: what comes after
-either does not matter to it. What rows begin with in common, the contexts above all, runs once for all of them, and
-each measurement goes on from the layer of the one before (`corrigenda.forward.climbing`): so that those of several
-layers cost little more than one.
+The rows end with the subject's last token (`Prompts.beginning`), and run no further than the layer that is looked at:
+what comes after either does not matter to it. What rows begin with in common, the contexts above all, runs once for
+all of them, and each measurement goes on from the layer of the one before (`corrigenda.forward.climbing`): so that
+those of several layers cost little more than one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOKENS = 4096
 
 
 class SubjectRows:
-    """The prompts of many facts, cut after the subject's last token.
+    """The prompts of many facts, cut after the subject's last token where nothing behind it matters.
 
     Args:
         lm: the model.
@@ -38,16 +38,13 @@ class SubjectRows:
         self._at: list[int] = []
         fact, prefix, bare = [], [], []
         n_facts = 0
-        cut = lm.architecture.family.causal  # else what follows acts on what is before
         for prompts in batches:
             firsts = set(prompts.bare.tolist())
             for row in prompts.rewriting.nonzero()[:, 0].tolist():
                 at = int(prompts.subject[row])
                 if row in firsts:
                     bare.append(len(self._rows))
-                self._rows.append(
-                    prompts.batch.input_ids[row, : at + 1 if cut else int(prompts.batch.lengths[row])].tolist()
-                )
+                self._rows.append(prompts.beginning(lm, row))
                 self._at.append(at)
                 fact.append(n_facts + int(prompts.fact[row]))
                 prefix.append(int(prompts.prefix[row]))

@@ -74,6 +74,19 @@ class Prompts:
         """Whether each fact's bare prompt is left out, where it has others: by `build_prompts` or by `ordinary`."""
         return (self.prefix[self.bare] > 0).tolist()
 
+    def beginning(self, lm: LanguageModel, row: int) -> list[int]:
+        """A row's tokens as far as they matter where the update acts: up to there.
+
+        In a masked model they are all, since what follows acts on what is before. Where an edit is applied that is
+        routed by the prompt they are the whole prompt, by which it decides.
+        """
+        end = int(self.subject[row]) + 1
+        if not lm.architecture.family.causal:
+            end = int(self.batch.lengths[row])
+        elif lm.routing.active and self.batch.prompts is not None:
+            end = int(self.batch.prompts[row])
+        return self.batch.input_ids[row, :end].tolist()
+
     def report(self) -> list[dict[str, Any]]:
         """What an edit's report says of the contexts of each fact."""
         return [

@@ -37,8 +37,7 @@ def replayed(
     begin = 0
     for prompts in batches:
         at = prompts.subject[prompts.bare]
-        ends = zip(prompts.bare.tolist(), at.tolist(), strict=True)
-        batch = lm.batch([prompts.batch.input_ids[row, : end + 1].tolist() for row, end in ends])
+        batch = lm.batch([prompts.beginning(lm, row) for row in prompts.bare.tolist()])
         own = first[begin : begin + prompts.n_facts]
         begin += prompts.n_facts
         with ExitStack() as stack:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from corrigenda import Edit, Fact
-from corrigenda.data.requests import history
+from corrigenda.data.requests import history, select_active
 from corrigenda.edits.state import EditorState, StoredState
 
 State = TypeVar("State", bound="EntriesState")
@@ -33,10 +33,8 @@ class EntriesState(EditorState):
         return cls(tuple(Fact.from_dict(fact) for fact in stored.values["facts"]))
 
     def kept(self, facts: Sequence[Fact]) -> list[int]:
-        """The entries that further facts are not about, by their numbers."""
-        notes = history([*self.facts, *facts])[len(self.facts) :]
-        earlier = {number for note in notes for number in note.values()}
-        return [number for number in range(len(self.facts)) if number not in earlier]
+        """The entries that further facts do not supersede or repeat, by their numbers."""
+        return [number for number in select_active([*self.facts, *facts]).active if number < len(self.facts)]
 
     def followed(self: State, kept: Sequence[int], facts: Sequence[Fact]) -> State:
         """The state with the entries that are kept, and those of further facts after them."""

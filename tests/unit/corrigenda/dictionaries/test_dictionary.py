@@ -155,6 +155,8 @@ def test_the_first_position_is_that_of_the_text_wherever_a_forward_starts() -> N
         assert torch.allclose(found.logits[:, -1], whole, atol=1e-4)
         with pytest.raises(ValueError, match="two-dimensional attention mask"):
             lm.model(left, attention_mask=torch.zeros(2, 1, 5, 5))
+        with pytest.raises(ValueError, match="several texts in one row, which dictionary in an FFN"):
+            lm.model(left[:1], position_ids=torch.tensor([[0, 1, 2, 0, 1]]))
 
 
 def test_the_input_is_what_the_keys_read() -> None:

@@ -64,6 +64,8 @@ def test_nothing_is_edited_without_a_network_of_this_model(tmp_path: Path) -> No
         named.edit(tiny.build("llama", seed=1), FACTS[:1])
     with pytest.raises(WrongModelError, match=r"trained for mend at layers \[1, 3\], and is asked for at layers \[1\]"):
         dataclasses.replace(named, layers=(1,)).edit(lm, FACTS[:1])
+    with pytest.raises(WrongModelError, match="trained with end_token=true, and is asked for with end_token=false: "):
+        dataclasses.replace(named, end_token=False).edit(lm, FACTS[:1])
     with pytest.raises(UnsupportedModelError, match="layer 1 of tiny-mixtral is a mixture"):
         MEND.edit(build("mixtral"), FACTS[:1])
 

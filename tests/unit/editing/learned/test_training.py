@@ -11,6 +11,7 @@ from learned_parts import LAYERS, TRAINED_ON, assert_same, build, cut_after, dra
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.errors import WrongModelError
 from corrigenda.forward.recording import forward_logits
 from editing.learned import training
 from editing.learned.hypernetwork import kept_network
@@ -91,6 +92,15 @@ def said(lm: LanguageModel, row: Any, behind: bool = False) -> Tensor:
     """Log-probabilities after a row's prompt and each token of its answer, but the last unless `behind`."""
     found = forward_logits(lm, lm.batch([row.ids.tolist()]))[0].log_softmax(-1)
     return found[row.prompt - 1 : len(row.ids) if behind else -1].detach()
+
+
+def test_a_network_knows_whether_the_end_token_was_a_part_of_its_targets() -> None:
+    lm, ended = build(), dataclasses.replace(MEND, end_token=False)
+    trained = HypernetworkTraining(**SMALL | {"steps": 0}).network(lm, ended, TRAINED_ON)
+    dataclasses.replace(trained, facts=()).save(kept_network(lm, "mend"))
+    ended.edit(lm, FACTS[:1])
+    with pytest.raises(WrongModelError, match="trained with end_token=false, and is asked for with end_token=true: "):
+        MEND.edit(lm, FACTS[:1])
 
 
 @pytest.mark.parametrize("editor", [MEND, MALMEN], ids=lambda editor: editor.name)
