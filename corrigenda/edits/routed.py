@@ -73,6 +73,11 @@ class RoutedLayer(ABC):
         device = lm.memory(self.layer).weight.device
         return [getattr(self, name).to(device) for name in self.saved_tensors]
 
+    @property
+    def lowest(self) -> int:
+        """The lowest layer that it decides by."""
+        return self.layer
+
     @abstractmethod
     def _route(self, placed: Any, coefficients: Tensor, passage: Passage) -> Tensor:
         """Which memory answers in each row, (batch,), or `MAIN`; from the coefficients (batch, position, d_ffn)."""

@@ -116,6 +116,11 @@ class ScopedEdit(RoutedEdit):
     def _shape(self) -> None:
         return None
 
+    @property
+    def lowest(self) -> int:
+        """The lowest layer that its gate reads."""
+        return min(self.gate.layers)
+
     def _check(self, lm: Editable) -> None:
         super()._check(lm)
         if max(self.gate.layers) > self.layer:

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,12 +85,15 @@ class Rows:
         prompts: how many of them are the prompt.
         coefficients: m at the side memory's layer, for each row (its tokens, d_ffn).
         states: what enters the first layer that a change of the side memory reaches, (its tokens, d_model).
+        decided: for each row the routes of applied edits that decide by what is below that layer, and does not run
+            again; none where it was read from a file.
     """
 
     ids: tuple[Tensor, ...] = ()
     prompts: tuple[int, ...] = ()
     coefficients: tuple[Tensor, ...] = ()
     states: tuple[Tensor, ...] = ()
+    decided: tuple[Mapping[Any, Tensor], ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,11 +104,12 @@ class Rows:
             self.prompts + other.prompts,
             self.coefficients + other.coefficients,
             self.states + other.states,
+            self.decided + other.decided,
         )
 
     def pick(self, rows: Sequence[int]) -> Rows:
         """Some of the rows."""
-        parts = (self.ids, self.prompts, self.coefficients, self.states)
+        parts = (self.ids, self.prompts, self.coefficients, self.states, self.decided)
         return Rows(*(tuple(part[row] for row in rows) for part in parts))  # type: ignore[arg-type]
 
     def outlier(self, row: int) -> bool:
@@ -150,7 +155,8 @@ class Rows:
             return cls()
         lengths = tensors["lengths"].tolist()
         ids, coefficients, states = (tensors[name].split(lengths) for name in ("ids", "coefficients", "states"))
-        return cls(tuple(ids), tuple(tensors["prompts"].tolist()), tuple(coefficients), tuple(states))
+        parts = (tuple(ids), tuple(tensors["prompts"].tolist()), tuple(coefficients), tuple(states))
+        return cls(*parts, decided=({},) * len(ids))
 
 
 class SideLayer:
@@ -173,22 +179,25 @@ class SideLayer:
 
     def run(self, sequences: Sequence[tuple[Sequence[int], int]]) -> Rows:
         """Runs texts, each with the length of its prompt, once; only here do the layers below the side memory run."""
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        found: dict[int, tuple[Tensor, Tensor, dict[Any, Tensor]]] = {}
         for group in groups_of([len(ids) for ids, _ in sequences]):
             batch = self.lm.batch([sequences[i][0] for i in group], [sequences[i][1] for i in group])
             with self.memory.capture() as seen:
                 recording = record(self.lm, batch, [self.first])
+            decided = {edit: way for edit, way in recording.routes.decided.items() if edit.lowest < self.first}
             for place, i in enumerate(group):
                 n = len(sequences[i][0])
                 found[i] = (
                     seen.coefficients[place, :n].float().cpu().clone(),
                     recording.states[self.first][place, :n].cpu().clone(),
+                    {edit: way[place] for edit, way in decided.items()},
                 )
         return Rows(
             tuple(torch.tensor(list(ids)) for ids, _ in sequences),
             tuple(prompt for _, prompt in sequences),
             tuple(found[i][0] for i in range(len(sequences))),
             tuple(found[i][1] for i in range(len(sequences))),
+            tuple(found[i][2] for i in range(len(sequences))),
         )
 
 
@@ -232,6 +241,8 @@ class RowsForward:
         self.prompt = place <= prompts
         self._predicts = (place >= prompts) & (place < lengths)
         self.owner = self._predicts.nonzero()[:, 0]
+        known = set.intersection(*(set(one) for one in rows.decided))
+        decided = {edit: torch.stack([one[edit] for one in rows.decided]) for edit in known}
         self.targets = torch.cat([ids[prompt:] for ids, prompt in zip(rows.ids, rows.prompts, strict=True)]).to(device)
         recording = Recording(
             batch=batch,
@@ -239,7 +250,7 @@ class RowsForward:
             cache=None,  # the rows run from their first position on
             logits=None,
             tuples=side.tuples,
-            routes=Routes(batch.prompts),
+            routes=Routes(batch.prompts, decided),
         )
         self._partial = PartialForward(lm, recording, side.first, torch.zeros_like(batch.lengths))
 

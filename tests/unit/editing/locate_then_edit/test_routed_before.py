@@ -16,6 +16,7 @@ from editing import Shift
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.replay import replayed
+from editing.shared.training_rows import RowsForward, SideLayer, target_rows
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "French and German")
 TOWER = Fact("the Eiffel tower", "{} is located in the city of", "Rome .")
@@ -93,3 +94,18 @@ def by_hand(lm: LanguageModel, part: str, layer: int, weights: Tensor) -> Tensor
             each.append(seen.value[0, end])
         found.append(weights @ torch.stack(each))
     return torch.stack(found)
+
+
+def test_rows_that_start_above_a_gate_go_the_way_of_whole_ones() -> None:
+    lm = tiny.build("llama")
+    with gated(lm, 1).applied(lm), torch.no_grad():
+        side = SideLayer(lm, 1)
+        asked = [target_rows(lm, fact, end=False) for fact in FACTS]
+        rows = side.run(asked)
+        found = RowsForward(side, rows.pick([1, 0]) + rows.pick([2])).nll()
+        for number, place in ((1, 0), (0, 1), (2, 2)):
+            ids, prompt = asked[number]
+            batch = lm.batch([ids], [prompt])
+            log_probs = forward_logits(lm, batch)[0, prompt - 1 : -1].log_softmax(-1)
+            expected = -log_probs.gather(1, batch.input_ids[0, prompt:, None]).mean()
+            torch.testing.assert_close(found[place], expected, atol=1e-5, rtol=1e-4)
