@@ -9,7 +9,7 @@ from eval import EvalSettings, evaluate
 
 SETTINGS = EvalSettings(max_new_tokens=1, perplexity_windows=0, side_effects=True)
 ELSEWHERE = "The Pacific is the largest of all oceans."
-FACT = replace(embedded_facts()[1], paraphrases=(), neighbourhood=(), locality=(), portability=(), generation=())
+FACT = replace(embedded_facts()[3], paraphrases=(), neighbourhood=(), locality=(), portability=(), generation=())
 
 
 def measured(lm: LanguageModel, edit: Edit, settings: EvalSettings = SETTINGS) -> dict[str, float]:
