@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from omegaconf import OmegaConf
-from run_parts import write_code_of_page
+from run_parts import SMALL_EVALUATION, write_code_of_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,8 +55,11 @@ def call(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
 
 
 def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
-    job = OmegaConf.create(call(folder, "--cfg", "job", "editor=memit", path=(folder,)))
-    assert job.editor._target_ == "editing.Memit"
+    (folder / "mine" / "editor").mkdir(parents=True)
+    (folder / "mine/editor/my_memit.yaml").write_text("defaults: [memit]\nridge: 0.5\n")
+    named = ["--config-dir", "mine", "--cfg", "job", "editor=my_memit"]
+    job = OmegaConf.create(call(folder, *named, path=(folder,)))
+    assert (job.editor._target_, job.editor.ridge) == ("editing.Memit", 0.5)
     assert "theirs" not in job
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
@@ -83,13 +86,6 @@ def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
         assert command in first
 
 
-def test_a_configuration_folder_of_the_users(folder: Path) -> None:
-    (folder / "mine" / "editor").mkdir(parents=True)
-    (folder / "mine/editor/my_rome.yaml").write_text("defaults: [rome]\nlayer: 3\n")
-    job = OmegaConf.create(call(folder, "--config-dir", "mine", "--cfg", "job", "editor=my_rome"))
-    assert (job.editor._target_, job.editor.layer) == ("editing.Rome", 3)
-
-
 @pytest.fixture
 def additions(folder: Path) -> Path:
     tiny.build("llama").save_pretrained(folder / "model")
@@ -99,11 +95,12 @@ def additions(folder: Path) -> Path:
 
 
 OF = ["model=own", "model.name=model", "model.device=cpu", "data=facts", "data.path=capitals.csv"]
+SMALL = [*SMALL_EVALUATION, "eval.perplexity_windows=0"]
 
 
 def test_files_of_the_users(additions: Path) -> None:
     named = ["editor=own", "editor._target_=my_editor.Nudge", "+editor.strength=0.2", "plugins=[my_metric]"]
-    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", "eval.perplexity_windows=0")
+    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", *SMALL)
     summary = json.loads((additions / "done/summary.json").read_text())
     assert (summary["editor"], summary["n_facts"], summary["n_failed"]) == ("nudge", 2, 0)
     assert summary["metrics"]["answer_words"]["n"] == 2
@@ -119,7 +116,7 @@ def test_an_installed_package(additions: Path) -> None:
     for name in ("editor", "metric", "data", "locator", "job"):
         (additions / f"my_{name}.py").rename(package / f"my_{name}.py")
     named = ["editor=nudge", "+editor.layer=2", "data.schema=capitals"]
-    call(additions, *named, *OF, "hydra.run.dir=done", "eval.perplexity_windows=0", path=(package,))
+    call(additions, *named, *OF, "hydra.run.dir=done", *SMALL, path=(package,))
     summary = json.loads((additions / "done/summary.json").read_text())
     assert (summary["editor"], summary["n_facts"]) == ("nudge", 2)
     assert "answer_words" in summary["metrics"]
