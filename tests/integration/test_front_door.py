@@ -46,10 +46,16 @@ def folder(tmp_path: Path) -> Path:
 
 def call(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
     """What ``python -m corrigenda ARGUMENTS`` says in a folder, with some folders on PYTHONPATH before ours."""
+    return python(folder, "-m", "corrigenda", *arguments, path=path)
+
+
+def python(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
+    """What Python says there."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))), "OMP_NUM_THREADS": "1"}
     environment["CORRIGENDA_CACHE"] = str(folder / "cache")
-    command = [sys.executable, "-m", "corrigenda", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -68,15 +74,7 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
     assert OmegaConf.create(call(folder, "--cfg", "job", path=(elsewhere,))).job.name == "edit"
     # Theirs stay theirs: the core alone imports none of the names that lie above it.
     code = "import corrigenda, corrigenda.facts, sys; print(sorted({*sys.modules} & {%r, 'conf', 'jobs'}))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code % "', '".join(TAKEN[:4])],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    assert python(folder, "-c", code % "', '".join(TAKEN[:4])).strip() == "[]"
 
 
 def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
@@ -95,6 +93,7 @@ def additions(folder: Path) -> Path:
 
 
 OF = ["model=own", "model.name=model", "model.device=cpu", "data=facts", "data.path=capitals.csv"]
+ONE_BY_ONE = "import json, sys; from corrigenda.__main__ import main"
 SMALL = [*SMALL_EVALUATION, "eval.perplexity_windows=0"]
 
 
@@ -115,14 +114,17 @@ def test_an_installed_package(additions: Path) -> None:
     (package / "theirs-1.0.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
     for name in ("editor", "metric", "data", "locator", "job"):
         (additions / f"my_{name}.py").rename(package / f"my_{name}.py")
-    named = ["editor=nudge", "+editor.layer=2", "data.schema=capitals"]
-    call(additions, *named, *OF, "hydra.run.dir=done", *SMALL, path=(package,))
+    commands = [
+        ["editor=nudge", "+editor.layer=2", "hydra.run.dir=done", *SMALL],
+        ["norms", "hydra.run.dir=found"],
+        ["count", "+job.times=3", "hydra.run.dir=counted"],
+    ]
+    whole = json.dumps([["corrigenda", *one, *OF, "data.schema=capitals"] for one in commands])
+    python(additions, "-c", f"{ONE_BY_ONE}\nfor sys.argv in json.loads({whole!r}): main()", path=(package,))
     summary = json.loads((additions / "done/summary.json").read_text())
     assert (summary["editor"], summary["n_facts"]) == ("nudge", 2)
     assert "answer_words" in summary["metrics"]
 
-    call(additions, "norms", "data.schema=capitals", *OF, "hydra.run.dir=found", path=(package,))
     assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2
     assert len(list((additions / "found/pictures").glob("*.png"))) == 2
-    call(additions, "count", "+job.times=3", "data.schema=capitals", *OF, "hydra.run.dir=counted", path=(package,))
     assert json.loads((additions / "counted/summary.json").read_text()) == {"layers": tiny.DEPTH, "facts": 6}
