@@ -180,7 +180,7 @@ def test_harness_tasks(home: Path) -> None:
     questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]
     write(tasks / "questions.jsonl", [{"question": q, "choices": choices, "answer": 0} for q, choices in questions])
     (tasks / "cities.yaml").write_text(CHOICE_TASK.format(name="cities", data=tasks / "questions.jsonl"))
-    asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=5"]
+    asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=2"]
     folder = home / "harness"
     said = run(home, "mode=batch", *asked, f"hydra.run.dir={folder}")
     found = summary_in(folder)["harness"]["cities"]["acc"]
