@@ -18,9 +18,7 @@ from editing import (
     NoEdit,
     RandomUpdate,
     Rome,
-    Saved,
     Suppress,
-    UpdateNeurons,
     Wise,
     erase_relation,
 )
