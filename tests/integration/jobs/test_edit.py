@@ -21,7 +21,7 @@ from run_parts import (
     timeless,
     write,
 )
-from tasks import CHOICE_TASK
+from tasks import CHOICE_TASK, only_own_tasks
 
 from corrigenda import Edit, load
 from corrigenda.runs.folder import RunFolder
@@ -173,8 +173,9 @@ def test_batch(home: Path) -> None:
     assert list(records_in(home / "batch")) == cases
 
 
-def test_harness_tasks(home: Path) -> None:
+def test_harness_tasks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
+    only_own_tasks(monkeypatch)
     tasks = home / "tasks"
     tasks.mkdir(exist_ok=True)
     questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]
