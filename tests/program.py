@@ -20,8 +20,8 @@ from hydra._internal.hydra import Hydra
 import run
 
 RUN = Path(run.__file__)
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["run", "jobs.shared.base", "jobs.edit.job", "transformers.models.llama.modeling_llama"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["run", "jobs.shared.base", "jobs.edit.job", "transformers.models.llama.modeling_llama"])
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -75,6 +75,6 @@ def start(home: Path, *arguments: str) -> BaseProcess:
     It is forked from a fresh process that has imported what it needs, so that it is at work at once. It says nothing.
     Where the start of the program is what is tested, `RUN` is started.
     """
-    process = _FORKS.Process(target=call, args=(home, *arguments))
+    process = FORKS.Process(target=call, args=(home, *arguments))
     process.start()
     return process

@@ -216,6 +216,8 @@ KINDS = ["bert", "bloom", "falcon", "gemma2", "gpt2", "gpt_neo", "gptj", "llama"
 Masked (bert), with biases, transposed matrices (gpt2), attention and FFN side by side (falcon, gptj), a norm after the
 FFN (gemma2), gate and keys in one matrix (phi3), positions of its own (bloom, opt), local attention (gemma2, gpt_neo).
 """
+DECODER_KINDS = KINDS[1:]
+"""Those of them that are causal."""
 MIXTURE_KINDS = ["deepseek_v3", "gpt_oss", "mixtral"]
 """The same of mixtures: plain, with a shared expert and layers without experts, with matrices of its own order."""
 

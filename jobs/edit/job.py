@@ -148,8 +148,10 @@ def _check(config: DictConfig) -> None:
         check(AutoLayerSettings, config.job.auto_layer)
         instantiate(config.job.auto_layer.locator)
     check(LocalitySettings, config.job.locality)
-    if Harness.of(instantiate(config.eval)) is not None and config.mode == "single":
+    settings = instantiate(config.eval)
+    if settings.harness_tasks and config.mode == "single":
         raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
+    Harness.of(settings)
     editor = config.editor.copy()
     for field in ("layer", "layers"):
         if editor.get(field) == "auto":

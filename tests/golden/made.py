@@ -9,6 +9,7 @@ from unittest.mock import patch
 import tiny
 from composed import CONF
 from hydra import compose, initialize_config_dir
+from hydra._internal import config_loader_impl
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -72,9 +73,16 @@ def model(family: str = "llama") -> LanguageModel:
 
 
 def configured(commands: Sequence[Sequence[str]]) -> list[Any]:
-    """The configurations of commands, with everything that refers to something else resolved."""
+    """The configurations of commands, with everything that refers to something else resolved.
+
+    Their files are read once: Hydra would read them anew for each command.
+    """
     add_choices()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    once = cache(config_loader_impl.CachingConfigRepository)
+    with (
+        initialize_config_dir(str(CONF), version_base="1.3"),
+        patch.object(config_loader_impl, "CachingConfigRepository", once),
+    ):
         return [OmegaConf.to_container(compose("config", [*command]), resolve=True) for command in commands]
 
 

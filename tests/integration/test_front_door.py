@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 from omegaconf import OmegaConf
-from run_parts import write_code_of_page
+from run_parts import SMALL_EVALUATION, write_code_of_page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,17 +46,26 @@ def folder(tmp_path: Path) -> Path:
 
 def call(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
     """What ``python -m corrigenda ARGUMENTS`` says in a folder, with some folders on PYTHONPATH before ours."""
+    return python(folder, "-m", "corrigenda", *arguments, path=path)
+
+
+def python(folder: Path, *arguments: str, path: tuple[Path, ...] = ()) -> str:
+    """What Python says there."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))), "OMP_NUM_THREADS": "1"}
     environment["CORRIGENDA_CACHE"] = str(folder / "cache")
-    command = [sys.executable, "-m", "corrigenda", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
-    job = OmegaConf.create(call(folder, "--cfg", "job", "editor=memit", path=(folder,)))
-    assert job.editor._target_ == "editing.Memit"
+    (folder / "mine" / "editor").mkdir(parents=True)
+    (folder / "mine/editor/my_memit.yaml").write_text("defaults: [memit]\nridge: 0.5\n")
+    named = ["--config-dir", "mine", "--cfg", "job", "editor=my_memit"]
+    job = OmegaConf.create(call(folder, *named, path=(folder,)))
+    assert (job.editor._target_, job.editor.ridge) == ("editing.Memit", 0.5)
     assert "theirs" not in job
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
@@ -65,15 +74,7 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
     assert OmegaConf.create(call(folder, "--cfg", "job", path=(elsewhere,))).job.name == "edit"
     # Theirs stay theirs: the core alone imports none of the names that lie above it.
     code = "import corrigenda, corrigenda.facts, sys; print(sorted({*sys.modules} & {%r, 'conf', 'jobs'}))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code % "', '".join(TAKEN[:4])],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    assert python(folder, "-c", code % "', '".join(TAKEN[:4])).strip() == "[]"
 
 
 def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
@@ -81,13 +82,6 @@ def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
     assert first.startswith("corrigenda [job] [group=choice ...] [key=value ...]")
     for command in ('ask "A prompt" edit=FOLDER', "export FOLDER to=NEW_FOLDER", "data.path=facts.csv"):
         assert command in first
-
-
-def test_a_configuration_folder_of_the_users(folder: Path) -> None:
-    (folder / "mine" / "editor").mkdir(parents=True)
-    (folder / "mine/editor/my_rome.yaml").write_text("defaults: [rome]\nlayer: 3\n")
-    job = OmegaConf.create(call(folder, "--config-dir", "mine", "--cfg", "job", "editor=my_rome"))
-    assert (job.editor._target_, job.editor.layer) == ("editing.Rome", 3)
 
 
 @pytest.fixture
@@ -99,11 +93,13 @@ def additions(folder: Path) -> Path:
 
 
 OF = ["model=own", "model.name=model", "model.device=cpu", "data=facts", "data.path=capitals.csv"]
+ONE_BY_ONE = "import json, sys; from corrigenda.__main__ import main"
+SMALL = [*SMALL_EVALUATION, "eval.perplexity_windows=0"]
 
 
 def test_files_of_the_users(additions: Path) -> None:
     named = ["editor=own", "editor._target_=my_editor.Nudge", "+editor.strength=0.2", "plugins=[my_metric]"]
-    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", "eval.perplexity_windows=0")
+    call(additions, *named, "data.schema=my_data.parse", *OF, "hydra.run.dir=done", *SMALL)
     summary = json.loads((additions / "done/summary.json").read_text())
     assert (summary["editor"], summary["n_facts"], summary["n_failed"]) == ("nudge", 2, 0)
     assert summary["metrics"]["answer_words"]["n"] == 2
@@ -118,14 +114,17 @@ def test_an_installed_package(additions: Path) -> None:
     (package / "theirs-1.0.dist-info/entry_points.txt").write_text(ENTRY_POINTS)
     for name in ("editor", "metric", "data", "locator", "job"):
         (additions / f"my_{name}.py").rename(package / f"my_{name}.py")
-    named = ["editor=nudge", "+editor.layer=2", "data.schema=capitals"]
-    call(additions, *named, *OF, "hydra.run.dir=done", "eval.perplexity_windows=0", path=(package,))
+    commands = [
+        ["editor=nudge", "+editor.layer=2", "hydra.run.dir=done", *SMALL],
+        ["norms", "hydra.run.dir=found"],
+        ["count", "+job.times=3", "hydra.run.dir=counted"],
+    ]
+    whole = json.dumps([["corrigenda", *one, *OF, "data.schema=capitals"] for one in commands])
+    python(additions, "-c", f"{ONE_BY_ONE}\nfor sys.argv in json.loads({whole!r}): main()", path=(package,))
     summary = json.loads((additions / "done/summary.json").read_text())
     assert (summary["editor"], summary["n_facts"]) == ("nudge", 2)
     assert "answer_words" in summary["metrics"]
 
-    call(additions, "norms", "data.schema=capitals", *OF, "hydra.run.dir=found", path=(package,))
     assert json.loads((additions / "found/summary.json").read_text())["n_located"] == 2
     assert len(list((additions / "found/pictures").glob("*.png"))) == 2
-    call(additions, "count", "+job.times=3", "data.schema=capitals", *OF, "hydra.run.dir=counted", path=(package,))
     assert json.loads((additions / "counted/summary.json").read_text()) == {"layers": tiny.DEPTH, "facts": 6}

@@ -31,7 +31,7 @@ def test_subject_span(
 
 
 @pytest.mark.parametrize("rows", SHARING)
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_shared_recording_equals_the_plain_one(family: str, rows: str) -> None:
     lm = tiny.build(family)
     batch = lm.batch(SHARING[rows])

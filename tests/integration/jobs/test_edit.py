@@ -21,7 +21,7 @@ from run_parts import (
     timeless,
     write,
 )
-from tasks import CHOICE_TASK
+from tasks import CHOICE_TASK, only_own_tasks
 
 from corrigenda import Edit, load
 from corrigenda.runs.folder import RunFolder
@@ -81,11 +81,11 @@ def test_saved_edits_give_the_scored_model(home: Path, undisturbed: Path) -> Non
         assert answer == case["after"]["prompts"]["prompt"][0]["answer"]
 
 
-def test_killed_three_times_and_resumed(home: Path, undisturbed: Path) -> None:
+def test_killed_twice_and_resumed(home: Path, undisturbed: Path) -> None:
     folder = home / "killed"
     finished: list[int] = []
     arguments = [f"hydra.run.dir={folder}"]
-    for kill_after in (1, 4, 6):
+    for kill_after in (1, 6):
         kill(home, arguments, folder, "cases", kill_after)
         finished.append(n_lines(folder / "cases.jsonl"))
         with (folder / "cases.jsonl").open("a") as file:
@@ -173,14 +173,15 @@ def test_batch(home: Path) -> None:
     assert list(records_in(home / "batch")) == cases
 
 
-def test_harness_tasks(home: Path) -> None:
+def test_harness_tasks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
+    only_own_tasks(monkeypatch)
     tasks = home / "tasks"
     tasks.mkdir(exist_ok=True)
     questions = [("the city of Thomas is", ["Berlin", "London"]), ("the city of tower is", ["Paris", "London"])]
     write(tasks / "questions.jsonl", [{"question": q, "choices": choices, "answer": 0} for q, choices in questions])
     (tasks / "cities.yaml").write_text(CHOICE_TASK.format(name="cities", data=tasks / "questions.jsonl"))
-    asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=5"]
+    asked = ["eval.harness_tasks=[cities]", f"eval.harness_folder={tasks}", "data.limit=2"]
     folder = home / "harness"
     said = run(home, "mode=batch", *asked, f"hydra.run.dir={folder}")
     found = summary_in(folder)["harness"]["cities"]["acc"]

@@ -28,7 +28,7 @@ from corrigenda.runs.records import records_in
 from eval import METRICS
 from locate import CausalTraceResult
 
-NAMES = [*SUBJECTS, "south", "east"]
+NAMES = SUBJECTS[:6]
 
 METRIC = """
 from eval.metrics import Needs, metric
@@ -44,7 +44,7 @@ def words_said(before, after):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A tiny model, twelve facts, a metric of the user's, and a file of theirs with the name of a package of ours."""
+    """A tiny model, six facts, a metric of the user's, and a file of theirs with the name of a package of ours."""
     home = tmp_path_factory.mktemp("spread")
     lm = tiny.build("llama")
     records = []
@@ -138,11 +138,11 @@ def test_killed_and_gone_on_with(home: Path, alone: Path, address: str) -> None:
     folder = home / "killed"
     spread = ["workers.number=2", f"workers.address={address}", "store=third", f"hydra.run.dir={folder}"]
     cases = folder / "cases.jsonl"
-    kill_at(home, arguments(home, *EDIT, *spread), cases, 3)
-    assert 3 <= n_lines(cases) < 12
+    kill_at(home, arguments(home, *EDIT, *spread), cases, 1)
+    assert 1 <= n_lines(cases) < 6
     run(home, f"resume={folder}", "plugins=[their_metric]", "workers.number=0", "workers.address=null")
     assert_same(scored(folder), scored(alone))
-    assert len(list(records_in(folder))) == 12
+    assert len(list(records_in(folder))) == 6
 
 
 def test_a_survey(home: Path, address: str) -> None:

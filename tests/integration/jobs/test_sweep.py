@@ -11,9 +11,10 @@ from run_parts import ROME, SMALL_EVALUATION, SUBJECTS, make_home, own_model, re
 from corrigenda.runs.store import Store
 
 SWEEP = ["editor=small_rome,in_context", "data=one,two", "seed=1"]
+TWO = ["editor=small_rome,in_context", "data=two", "seed=1"]
+"""Two of its runs."""
 
-
-N_FACTS = 3
+N_FACTS = 2
 
 
 def has(package: str) -> bool:
@@ -78,16 +79,17 @@ def test_launchers_give_the_records_of_the_plain_one(
 ) -> None:
     if not has(package.split(".")[0]) or not has(package):
         pytest.skip(f"needs the extra '{launcher}': pip install corrigenda[{launcher}]")
-    sweep(home, launcher, *SWEEP, f"launcher={launcher}", extra)
-    assert scored(home / launcher) == undisturbed
+    sweep(home, launcher, *TWO, f"launcher={launcher}", extra)
+    found = scored(home / launcher)
+    assert len(found) == 2
+    assert found.items() <= undisturbed.items()
 
 
 @pytest.mark.slow
 def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturbed: dict[Any, str]) -> None:
     if not has("hydra_plugins.hydra_submitit_launcher"):
         pytest.skip("needs the extra 'submitit': pip install corrigenda[submitit]")
-    jobs = ["editor=small_rome,in_context", "data=two", "seed=1"]
-    sweep(home, "submitit", *jobs, "launcher=submitit", "hydra/launcher=submitit_local")
+    sweep(home, "submitit", *TWO, "launcher=submitit", "hydra/launcher=submitit_local")
     found = scored(home / "submitit")
     assert len(found) == 2
     assert found.items() <= undisturbed.items()
@@ -100,7 +102,7 @@ def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
     runs = Store(home / "undisturbed").runs()
     assert len(runs) == len(undisturbed) + 1
     [new] = [run for run in runs if run.config["force"]]
-    whole, kept = new.cases(), new.cases()[:2]
+    whole, kept = new.cases(), new.cases()[:1]
     (new.path / "summary.json").unlink()
     (new.path / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in kept))
     assert "was left unfinished; going on there" in sweep(home, "undisturbed", *forced)
@@ -108,7 +110,7 @@ def test_force_runs_again(home: Path, undisturbed: dict[Any, str]) -> None:
     assert len(again) == len(runs)
     assert again[new.path].state == "finished"
     assert [case["id"] for case in again[new.path].cases()] == [case["id"] for case in whole]
-    assert again[new.path].cases()[:2] == kept  # with the seconds that they took, so they were not made again
+    assert again[new.path].cases()[:1] == kept  # with the seconds that they took, so they were not made again
 
 
 def test_tuning_and_scoring_on_the_command_line(home: Path) -> None:

@@ -10,11 +10,11 @@ from corrigenda import LanguageModel
 
 
 @pytest.mark.slow
-def test_real_facts_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) -> None:
+def test_a_real_fact_in_the_real_model(smollm2: LanguageModel, tmp_path: Path) -> None:
     arguments = [
         sys.executable,
         str(program.RUN),
-        "data.limit=2",
+        "data.limit=1",
         "eval=probabilities",
         "eval.perplexity_windows=3",
         f"hydra.run.dir={tmp_path / 'out'}",

@@ -18,9 +18,7 @@ from editing import (
     NoEdit,
     RandomUpdate,
     Rome,
-    Saved,
     Suppress,
-    UpdateNeurons,
     Wise,
     erase_relation,
 )
@@ -56,17 +54,10 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("bare_agreement=5", lambda: Rome(bare_agreement=5), "Rome: bare_agreement=5 must be at most 1"),
     ("weight_decay=-1", lambda: ValueSettings(weight_decay=-1), "ValueSettings: weight_decay=-1 must be at least 0"),
     ("editor.ridge=-1", lambda: Rome(ridge=-1), "Rome: ridge=-1 must be at least 0"),
-    ("layer='1'", lambda: Rome(layer="1"), "Rome: layer='1' must be a whole number"),  # type: ignore[arg-type]
-    ("lr=nan", lambda: FineTune(lr=math.nan), "FineTune: lr=nan must be a finite number"),
-    ("lr=inf", lambda: Wise(lr=math.inf), "Wise: lr=inf must be a finite number"),
     ("job.facts=-1", lambda: check(LocateSettings, {"facts": -1}), "job.facts=-1 must be at least 1"),
-    ("seed=abc", lambda: check(of_jobs.RunSettings, {"seed": "abc"}), "seed='abc' must be a whole number"),
     ("a huge seed", lambda: check(of_jobs.RunSettings, {"seed": 2**32}), "must be below 4294967296"),
     # editors
-    ("layer=1.0", lambda: Grace(layer=1.0), "Grace: layer=1.0 must be a whole number"),  # type: ignore[arg-type]
-    ("layer=True", lambda: Wise(layer=True), "Wise: layer=True must be a whole number"),
     ("a layer that is a list", lambda: FineTune(layer=[1]), "FineTune: layer=(1,) must be"),  # type: ignore[arg-type]
-    ("a text of settings", lambda: Rome(value="fast"), "value='fast' must be of the class"),  # type: ignore[arg-type]
     ("a mapping of settings", lambda: Rome(text={}), "text={} must be of the class Text"),  # type: ignore[arg-type]
     ("no prefix", lambda: Rome(prefixes=()), "Rome: prefixes=() must hold at least one text"),
     ("no prefix of MEMIT", lambda: Memit(prefixes=()), "Memit: prefixes=() must hold at least one text"),
@@ -86,65 +77,43 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("momentum=1", lambda: Wise(momentum=1), "Wise: momentum=1 must be below 1"),
     ("same_form without facts", lambda: Unrelated(same_form=True), "Unrelated: unrelated.same_form asks for"),
     ("radius=0", lambda: Grace(radius=0), "Grace: radius=0 must be above 0"),
-    ("bound as a text", lambda: FineTune(bound="none"), "bound='none' must be a number"),  # type: ignore[arg-type]
-    ("a template of bytes", lambda: InContext(template=b"x"), "must be a text"),  # type: ignore[arg-type]
     ("like a name", lambda: RandomUpdate(like="rome"), "like='rome' must be of the class Editor"),  # type: ignore[arg-type]
     ("like a class", lambda: RandomUpdate(like=3), "like=3 must be of the class Editor"),  # type: ignore[arg-type]
-    ("saved of a number", lambda: Saved(3), "Saved: run=3 must be a text"),  # type: ignore[arg-type]
     ("a neuron of text", lambda: Suppress(neurons=[("1", 2)]), "a neuron is a pair (layer, number), not ('1', 2)"),
     ("half a neuron", lambda: Suppress(neurons=[(1, 2.5)]), "a neuron is a pair (layer, number), not (1, 2.5)"),
     ("neurons that are a number", lambda: Suppress(neurons=3), "neurons=3 must be"),  # type: ignore[arg-type]
     ("find that is a name", lambda: Suppress(find="x"), "find='x' must be a function"),  # type: ignore[arg-type]
-    ("factor=nan", lambda: Suppress(factor=math.nan, **PLACES), "Suppress: factor=nan must be a finite number"),
     ("share=1", lambda: EraseNeurons(share=1, **PLACES), "EraseNeurons: share=1 must be below 1"),
     ("fill=median", lambda: EraseNeurons(fill="median", **PLACES), "must be one of zero, mean"),  # type: ignore[arg-type]
-    ("write=inf", lambda: UpdateNeurons(write=math.inf, **PLACES), "UpdateNeurons: write=inf must be a finite"),
     # texts, locators, protocols
     ("a text shorter than a sequence", lambda: Text(tokens=4, length=8), "Text: tokens=4 must be at least length=8"),
     ("top_k=0", lambda: Text(top_k=0), "Text: top_k=0 must be at least 1"),
-    ("noise as a number", lambda: CausalTrace(noise=3.0), "noise=3.0 must be of the class Noise"),  # type: ignore[arg-type]
     ("a site misspelt", lambda: CausalTrace(site="fnn"), "did you mean ffn?"),  # type: ignore[arg-type]
     ("severed and ffn", lambda: CausalTrace(site="ffn", severed="ffn"), "severed tracing restores block outputs"),
     ("samples=0", lambda: Noise(samples=0), "Noise: samples=0 must be at least 1"),
-    ("subjects as a text", lambda: Noise(subjects="Paris"), "subjects='Paris' must be a list"),  # type: ignore[arg-type]
     ("layers of text", lambda: Neurons(layers=("1",)), "layers=('1',) (number 1) must be a whole"),  # type: ignore[arg-type]
     ("threshold=1", lambda: Neurons(threshold=1), "Neurons: threshold=1 must be below 1"),
     ("perplexity of a window", lambda: EvalSettings(perplexity_windows=1), "perplexity_windows=1 must be 0"),
     ("windows of a token", lambda: EvalSettings(perplexity_window=1), "perplexity_window=1 must be at least 2"),
     ("a sample of none", lambda: EvalSettings(perplexity_sample=0), "perplexity_sample=0 must be at least 1"),
-    ("tasks as a text", lambda: EvalSettings(harness_tasks="arc"), "must be a list"),  # type: ignore[arg-type]
     ("a checkpoint at 0", lambda: SequentialSettings(checkpoints=(0, 5)), "(number 1) must be at least 1"),
     ("every=0", lambda: SequentialSettings(every=0), "SequentialSettings: every=0 must be at least 1"),
-    ("half a fact", lambda: SequentialSettings(checkpoints=(1.5,)), "must be a whole number"),  # type: ignore[arg-type]
     ("a regime misspelt", lambda: SequentialSettings(regime="stak"), "did you mean stack?"),  # type: ignore[arg-type]
 ]
 
 COMMAND_LINE: list[tuple[type, dict[str, Any], str]] = [
     (of_jobs.RunSettings, {"seed": -1}, "seed=-1 must be at least 0"),
-    (of_jobs.RunSettings, {"seed": 1.5}, "seed=1.5 must be a whole number"),
-    (of_jobs.RunSettings, {"seed": None}, "seed=None must be a whole number"),
     (of_jobs.RunSettings, {"mode": "singel"}, "mode='singel' must be one of single, batch, sequential; did you mean"),
-    (of_jobs.RunSettings, {"force": "yes"}, "force='yes' must be true or false"),
-    (of_jobs.RunSettings, {"save_edits": 1}, "save_edits=1 must be true or false"),
-    (of_jobs.RunSettings, {"store": None}, "store=None must be a text"),
-    (of_jobs.RunSettings, {"resume": 5}, "resume=5 must be a text"),
-    (of_jobs.ModelSettings, {"name": 5}, "model.name=5 must be a text"),
     (of_jobs.ModelSettings, {"device": -1}, "model.device=-1 must be"),
-    (of_jobs.ModelSettings, {"trust_remote_code": "no"}, "model.trust_remote_code='no' must be true or false"),
-    (of_jobs.ModelSettings, {"dtype": 32}, "model.dtype=32 must be a text"),
     (of_jobs.DataSettings, {"limit": 0}, "data.limit=0 must be at least 1"),
-    (of_jobs.DataSettings, {"limit": "ten"}, "data.limit='ten' must be a whole number"),
     (of_jobs.DataSettings, {"offset": -3}, "data.offset=-3 must be at least 0"),
     (
         of_jobs.DataSettings,
         {"on_error": "skipp"},
         "data.on_error='skipp' must be one of raise, skip; did you mean skip?",
     ),
-    (of_jobs.DataSettings, {"path": ["a"]}, "data.path=('a',) must be a text"),
     (AutoLayerSettings, {"facts": 0}, "job.auto_layer.facts=0 must be at least 1"),
-    (AutoLayerSettings, {"layers": "auto"}, "job.auto_layer.layers='auto' must be a whole number"),
     (LocalitySettings, {"limit": -1}, "job.locality.limit=-1 must be at least 0"),
-    (LocateSettings, {"facts": 1.5}, "job.facts=1.5 must be a whole number"),
     (LocateSettings, {"picture": "png"}, "job.picture='png' must be the suffix of a file"),
     (LocateSettings, {"picture": "./../x"}, "must be the suffix of a file"),
     (NeuronsSettings, {"picture": ".gif"}, "job.picture='.gif' must be one of .png, .pdf, .svg"),
@@ -152,8 +121,6 @@ COMMAND_LINE: list[tuple[type, dict[str, Any], str]] = [
     (TraceSettings, {"sites": ["ffn", "ffn"]}, "each once"),
     (TraceSettings, {"sites": ["mlp"]}, "must be one of block, ffn, attention"),
     (LeaderboardSettings, {"min_facts": 0}, "job.min_facts=0 must be at least 1"),
-    (LeaderboardSettings, {"min_facts": "30"}, "job.min_facts='30' must be a whole number"),
-    (LeaderboardSettings, {"file": None}, "job.file=None must be a text"),
 ]
 
 NO_FACTS: list[tuple[Any, str]] = [

@@ -23,7 +23,7 @@ def _again(lm: LanguageModel, batch: TokenBatch, last: Tensor, name: str, whole:
 
 
 @pytest.mark.parametrize("name", SITES)
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_each_action_by_hand(family: str, name: str) -> None:
     lm = tiny.build(family)
     plain, logits = seen_at(lm, name, None, None)
@@ -48,7 +48,7 @@ def test_each_action_by_hand(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_LAYERS)
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", tiny.KINDS)
 def test_partial_forward_equals_the_full_one(family: str, name: str) -> None:
     lm = tiny.build(family)
     batch = a_batch(lm)

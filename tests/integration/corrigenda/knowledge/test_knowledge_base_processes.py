@@ -1,12 +1,16 @@
 import itertools
 import random
 import signal
-import subprocess
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
+import program
 import pytest
 import torch
 from made_entries import LAYERS, MadeUp, WidthsAlone, a_fact, same, verbs
@@ -14,22 +18,30 @@ from made_entries import LAYERS, MadeUp, WidthsAlone, a_fact, same, verbs
 from corrigenda import Fact, KnowledgeBase
 from corrigenda.knowledge.entries import Entry
 
-WRITER = Path(__file__).with_name("writer.py")
+sys.path.insert(0, str(Path(__file__).parent))  # the processes find it there, too
+import writer
+
 WIDTHS = WidthsAlone()
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, str(WRITER), *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+def start(path: Path, what: str, *arguments: object) -> tuple[BaseProcess, Connection]:
+    """A process that is ready to write."""
+    here, there = program.FORKS.Pipe()
+    process = program.FORKS.Process(target=writer.work, args=(there, path, what, *arguments))
+    process.start()
+    there.close()
+    assert here.recv() == "ready"
+    return process, here
 
 
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
+def said(pipe: Connection) -> int:
+    """How many changes a process said that it made, until its end."""
+    for number in itertools.count():
+        try:
+            pipe.recv()
+        except (EOFError, ConnectionError):
+            return number
+    raise AssertionError
 
 
 def state(seed: int, n: int) -> tuple[Fact, ...]:
@@ -46,23 +58,21 @@ def require_whole(kb: KnowledgeBase) -> None:
 def test_a_kill_leaves_the_state_before_or_after_a_change(tmp_path: Path) -> None:
     path, seed, draw = tmp_path / "facts.kb", 4, random.Random(1)
     done = 0
-    for turn in range(4):
-        at = () if turn % 2 else (done + draw.randrange(1, 8),)
-        process = start("verbs", path, seed, done, *at)
-        go(process)
-        assert process.stdout is not None
-        if not at:
-            said = [process.stdout.readline() for _ in range(draw.randrange(0, 8))]  # it is at work by then
+    for at in (draw.randrange(1, 8), None, 12, None):
+        process, pipe = start(path, "verbs", seed, done, None if at is None else done + at)
+        pipe.send("go")
+        heard = 0 if at is not None else draw.randrange(0, 7)
+        for _ in range(heard):  # it is at work by then
+            pipe.recv()
+        if at is None:
             time.sleep(draw.random() * 0.02)
-            process.send_signal(signal.SIGKILL)
-            said += process.stdout.readlines()
-        else:
-            said = process.stdout.readlines()
-        assert process.wait(60) == -signal.SIGKILL
-        made = done + sum(line.endswith("\n") for line in said)
+            process.kill()
+        made = done + heard + said(pipe)
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
         with KnowledgeBase.open(path) as kb:
             assert kb.facts in (state(seed, made), state(seed, made + 1))
-            if at:
+            if at is not None:
                 assert kb.facts == state(seed, made)
             require_whole(kb)
             done = made if kb.facts == state(seed, made) else made + 1
@@ -71,20 +81,20 @@ def test_a_kill_leaves_the_state_before_or_after_a_change(tmp_path: Path) -> Non
 
 def test_two_processes_make_one_base_and_write_it_at_once(tmp_path: Path) -> None:
     path = tmp_path / "facts.kb"
-    processes = [start("insert", path, first, 40) for first in (0, 100)]
-    for process in processes:
-        go(process)
+    processes = [start(path, "insert", first, 20) for first in (0, 100)]
+    for _, pipe in processes:
+        pipe.send("go")
     looked = 0
-    while any(process.poll() is None for process in processes):
+    while any(process.is_alive() for process, _ in processes):
         if path.exists():
             with KnowledgeBase.open(path) as kb:
                 require_whole(kb)  # whatever is there at this moment
             looked += 1
-    assert [process.returncode for process in processes] == [0, 0]
+    assert [process.exitcode for process, _ in processes] == [0, 0]
     assert looked
     with KnowledgeBase.open(path) as kb:
         assert {fact.id for fact in kb.facts} == {
-            f"fact-{number}" for first in (0, 100) for number in range(first, first + 40)
+            f"fact-{number}" for first in (0, 100) for number in range(first, first + 20)
         }
         require_whole(kb)
 
@@ -97,9 +107,10 @@ def test_a_kill_while_vectors_are_written_anew(tmp_path: Path, where: str) -> No
         for number in (0, 2, 3):
             kb.delete(f"fact-{number}")
         facts = kb.facts
-    process = start("compact", path, where, 0)
-    go(process)
-    assert process.wait(60) == -signal.SIGKILL
+    process, pipe = start(path, "compact", where)
+    pipe.send("go")
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     with KnowledgeBase.open(path) as kb:
         assert kb.facts == facts
         require_whole(kb)
@@ -115,50 +126,65 @@ def test_vectors_are_written_anew_while_others_read_and_write(tmp_path: Path) ->
     path = tmp_path / "facts.kb"
     with KnowledgeBase.open(path) as kb:
         kb.insert([a_fact(number) for number in range(20)], WIDTHS, MadeUp())
-        processes = [start("often", path, 0, 60), start("insert", path, 100, 40)]
-        for process in processes:
-            go(process)
+        processes = [start(path, "often", 30), start(path, "insert", 100, 20)]
+        for _, pipe in processes:
+            pipe.send("go")
         for number in itertools.cycle(range(20)):  # each time something is of no use any more
             with KnowledgeBase.open(path) as other:
                 other.update(a_fact(number, target=f"Rome {time.monotonic()}"), WIDTHS, MadeUp())
                 require_whole(other)
             require_whole(kb)
-            if all(process.poll() is not None for process in processes):
+            if not any(process.is_alive() for process, _ in processes):
                 break
-        assert [process.returncode for process in processes] == [0, 0]
-        assert len(kb) == 60
+        assert [process.exitcode for process, _ in processes] == [0, 0]
+        assert len(kb) == 40
         require_whole(kb)
         assert [*tmp_path.glob("facts.kb.vectors.*")]
 
 
-def test_a_hundred_thousand_entries_open_at_once(tmp_path: Path) -> None:
+def test_nothing_is_read_but_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, small = tmp_path / "facts.kb", WidthsAlone(4, 4)
     with KnowledgeBase.open(path) as kb:
-        empty = _seconds_of_an_insert(kb, small, 200_000)
-        kb.insert([a_fact(number) for number in range(50_000)], small, _the_same)  # type: ignore[arg-type]
-        full = _seconds_of_an_insert(kb, small, 300_000)
-    begin = time.perf_counter()
+        kb.insert([a_fact(5000)], small, MadeUp())
+    steps: list[None] = []
+    connect = sqlite3.connect
+
+    def counted(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **named)
+        connection.set_progress_handler(lambda: steps.append(None), 1)
+        return connection
+
+    def steps_of_use(number: int) -> tuple[int, int]:
+        """SQLite's steps of opening, finding a fact and its entries, and of inserting one; and the bytes written."""
+        steps.clear()
+        before = _bytes_of_vectors(path)
+        with KnowledgeBase.open(path) as kb:
+            [fact] = kb.find(subject=f"Tower {number}")
+            assert len(kb.entries(small, [fact])) == len(LAYERS)
+            kb.insert([a_fact(number + 10_000)], small, MadeUp())
+        return len(steps), _bytes_of_vectors(path) - before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", counted)
+        empty, bytes_of_one = steps_of_use(5000)
     with KnowledgeBase.open(path) as kb:
-        assert len(kb.find(subject="Tower 40000")) == 1
-        assert time.perf_counter() - begin < 1
-        assert len(kb.entries(small, [a_fact(40_000)])) == 2
-    # Ten inserts by their median; what grows with the entries would be tens of thousands of times as much.
-    assert full < 10 * empty
+        kb.insert([a_fact(number) for number in range(1000)], small, _the_same)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", counted)
+        full, bytes_of_another = steps_of_use(400)
+    assert empty > 100
+    assert full < empty + 500  # what grows with the facts would be some thousands more
+    assert bytes_of_another == bytes_of_one > 0
+
+
+def _bytes_of_vectors(path: Path) -> int:
+    return path.with_name(f"{path.name}.vectors").stat().st_size
 
 
 def _the_same(lm: WidthsAlone, facts: Sequence[Fact]) -> list[Entry]:
     """A quick solver."""
     vector = torch.ones(4)
     return [Entry(fact.id, layer, vector, vector, lm.fingerprint) for fact in facts for layer in LAYERS]
-
-
-def _seconds_of_an_insert(kb: KnowledgeBase, lm: WidthsAlone, first: int) -> float:
-    times = []
-    for number in range(first, first + 15):
-        begin = time.perf_counter()
-        kb.insert([a_fact(number)], lm, MadeUp())
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[len(times) // 2]
 
 
 def test_two_in_one_process_see_what_the_other_writes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from editing import AlphaEdit, Memit
 from editing.knowledge.how import how_of
 from editing.locate_then_edit.closed_form import ClosedForm
 
-NUMBER = int(os.environ.get("CORRIGENDA_TEST_LISTS", "60"))
+NUMBER = int(os.environ.get("CORRIGENDA_TEST_LISTS", "20"))
 """So many lists for each editor; 500 take half a minute."""
 
 SMALL = {"layers": LAYERS, "text": Text(tokens=640, length=16), "tokens_per_coefficient": 0, "refuse_norm": 1e9}

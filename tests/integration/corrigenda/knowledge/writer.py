@@ -1,70 +1,69 @@
-"""A process that writes into a knowledge base, and says after each change that it is made.
-
-python writer.py verbs BASE SEED FROM [KILLED_AT]   random verbs, endlessly, from the FROMth on; at the KILLED_ATth it
-                                                    kills itself when the vectors are written and the rest is not
-python writer.py insert BASE FIRST COUNT            so many facts, one by one
-python writer.py compact BASE WHERE 0               writes the vectors anew, and kills itself on the way:
-                                                    when they are written, when they count, when the old ones are gone
-python writer.py often BASE 0 COUNT                 does so that often, and lives
-"""
+"""What a process does that writes into a knowledge base, and says after each change that it is made."""
 
 import os
 import signal
-import sys
 from contextlib import nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-
-from made_entries import MadeUp, WidthsAlone, a_fact, do, verbs
+from made_entries import MadeUp, WidthsAlone, a_fact, do
+from made_entries import verbs as all_verbs
 
 from corrigenda import KnowledgeBase
 from corrigenda.knowledge import stored, vectors
 
+LM = WidthsAlone()
 
-def say(text: object) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+
+def work(told: Connection, path: Path, what: str, *arguments: Any) -> None:
+    """Does what one of the functions below does, after a word."""
+    told.send("ready")
+    told.recv()  # two of them start at once
+    with KnowledgeBase.open(path) as kb:
+        globals()[what](kb, told, *arguments)
 
 
 def kill(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
-    what, path, first, count, *more = sys.argv[1:]
-    lm = WidthsAlone()
-    say("ready")
-    sys.stdin.readline()  # two of them start at once
-    kb = KnowledgeBase.open(path)
-    if what == "insert":
-        for number in range(int(first), int(first) + int(count)):
-            kb.insert([a_fact(number)], lm, MadeUp())
-            say(number)
-        return
-    if what == "often":
-        for number in range(int(count)):
-            kb.compact()
-            say(number)
-        return
-    if what == "compact":
-        where: dict[str, tuple[object, str]] = {
-            "written": (stored.VectorFile, "append"),
-            "counted": (stored.StoredEntries, "forget_others"),
-        }
-        with mock.patch.object(*where[first], kill) if first in where else nullcontext():  # type: ignore[arg-type]
-            kb.compact()
-        kill()
-    for number, (verb, fact, _) in enumerate(verbs(int(first))):
-        if number < int(count):
+def insert(kb: KnowledgeBase, told: Connection, first: int, count: int) -> None:
+    """So many facts, one by one."""
+    for number in range(first, first + count):
+        kb.insert([a_fact(number)], LM, MadeUp())
+        told.send(number)
+
+
+def often(kb: KnowledgeBase, told: Connection, count: int) -> None:
+    """Writes the vectors anew that often."""
+    for number in range(count):
+        kb.compact()
+        told.send(number)
+
+
+def compact(kb: KnowledgeBase, told: Connection, where: str) -> None:
+    """Writes the vectors anew, and is gone on the way: when they are written, when they count, or when all is done."""
+    places: dict[str, tuple[object, str]] = {
+        "written": (stored.VectorFile, "append"),
+        "counted": (stored.StoredEntries, "forget_others"),
+    }
+    with mock.patch.object(*places[where], kill) if where in places else nullcontext():  # type: ignore[arg-type]
+        kb.compact()
+    kill()
+
+
+def verbs(kb: KnowledgeBase, told: Connection, seed: int, first: int, killed_at: int | None) -> None:
+    """Random verbs, endlessly, from the FIRSTth on.
+
+    At the KILLED_ATth, or the first insertion after it, it is gone when the vectors are written and the rest is not.
+    """
+    for number, (verb, fact, _) in enumerate(all_verbs(seed)):
+        if number < first:
             continue
-        if more and number >= int(more[0]) and verb == "insert":
+        if killed_at is not None and number >= killed_at and verb == "insert":
             with mock.patch.object(vectors.os, "fsync", kill):
-                do(kb, verb, fact, lm)
-        do(kb, verb, fact, lm)
-        say(number)
-
-
-if __name__ == "__main__":
-    main()
+                do(kb, verb, fact, LM)
+        do(kb, verb, fact, LM)
+        told.send(number)

@@ -24,9 +24,7 @@ def steps_kept(folder: Path, editor: str) -> int:
     return -1
 
 
-@pytest.mark.parametrize(
-    ("editor", "kind"), [("mend", Hypernetwork), ("malmen", Hypernetwork), ("serac", CounterfactualNetwork)]
-)
+@pytest.mark.parametrize(("editor", "kind"), [("mend", Hypernetwork), ("serac", CounterfactualNetwork)])
 def test_a_killed_training_ends_the_same(tmp_path: Path, editor: str, kind: type[LayersNetwork]) -> None:
     tiny.build("llama", scale=8.0).save_pretrained(tmp_path / "model")
     (tmp_path / "facts.json").write_text(json.dumps([fact.to_dict() for fact in TRAINED_ON]))

@@ -10,7 +10,7 @@ from rome_parts import FACTS, LAYER, ROME, SETTINGS, Patch, build, difference, g
 moment = pytest.fixture(given_moment)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_facts_that_stop_early_leave_the_others_alone(family: str) -> None:
     lm = build(family)
     losses = solve(lm, FACTS, dataclasses.replace(ROME, value=dataclasses.replace(SETTINGS, steps=4)))[1].loss
@@ -27,7 +27,7 @@ def test_facts_that_stop_early_leave_the_others_alone(family: str) -> None:
         torch.testing.assert_close(getattr(values, name), expected, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_batch_equals_one_by_one(family: str) -> None:
     lm = build(family)
     alone = [solve(lm, [fact]) for fact in FACTS]
@@ -51,7 +51,7 @@ def test_solution_equals_that_of_whole_forwards(family: str) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_edited_memory_answers_every_key_with_its_value(family: str, number: int, moment: Patch) -> None:
     lm = build(family)
     rewrites, values = solve(lm, FACTS[:number])

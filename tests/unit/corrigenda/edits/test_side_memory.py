@@ -36,7 +36,7 @@ def distance(left: Tensor, right: Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", ["side_memory", "codebook"])
-@pytest.mark.parametrize("family", [name for name in tiny.KINDS if name in tiny.DECODERS])
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_mixed_batches(family: str, kind: str) -> None:
     """Each row of a batch of edited and unrelated prompts is routed by itself."""
     lm = tiny.build(family)

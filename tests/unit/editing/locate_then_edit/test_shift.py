@@ -38,7 +38,7 @@ def test_the_update_by_hand(family: str) -> None:
     assert torch.allclose(edit.delta(1).double(), wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", [name for name in tiny.KINDS if name in tiny.DECODERS])
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_it_makes_the_object_more_likely(family: str) -> None:
     lm = tiny.build(family)
     fact = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English German")

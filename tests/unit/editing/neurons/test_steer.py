@@ -34,7 +34,7 @@ def by_hooks(lm: LanguageModel, amounts: dict[int, dict[int, float]], how: str, 
 
 @pytest.mark.parametrize("positions", ["all", "predicting"])
 @pytest.mark.parametrize("how", ["set", "add"])
-@pytest.mark.parametrize("family", [name for name in tiny.KINDS if name in tiny.DECODERS])
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_coefficients_are_driven(family: str, how: str, positions: str) -> None:
     lm = tiny.build(family)
     edit = steer(lm, NEURONS, 2.0, how, positions)

@@ -12,7 +12,7 @@ import tiny
 import torch
 from edits_parts import random_update
 from harness_parts import ANSWER_TASK, CHOICES, QUESTIONS, continuations
-from tasks import CHOICE_TASK
+from tasks import CHOICE_TASK, only_own_tasks
 from tokenizers.processors import TemplateProcessing
 
 from corrigenda import ContextEdit, Edit, LanguageModel, Origin
@@ -117,13 +117,7 @@ def their_wrapper(lm: LanguageModel) -> Any:
 
 
 def test_tasks_of_the_settings(lm: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lm_eval.tasks import TaskManager
-
-    # The look through the harness's own thousands of tasks takes 13 seconds.
-    monkeypatch.setattr(
-        "lm_eval.tasks.TaskManager",
-        lambda include_path, include_defaults: TaskManager(include_path=include_path, include_defaults=False),
-    )
+    only_own_tasks(monkeypatch)
     assert Harness.of(EvalSettings()) is None
     harness = Harness.of(EvalSettings(harness_tasks=["own_choice"], harness_folder=str(folder), harness_limit=1))
     assert harness is not None
