@@ -22,6 +22,15 @@ FACTS = [
 
 
 @pytest.mark.slow
+def test_agrees_with_the_authors(smollm2: LanguageModel, shared: Path) -> None:
+    reference = parity(shared)[0]
+    trace = causal_trace(smollm2, FACTS[0], "top", noise=Noise(sigma=reference["noise"], seed=1, recipe="rome"))
+    assert trace.subject == tuple(reference["subject_token_range"])
+    assert abs(trace.p_clean - reference["p"]) < 1e-4
+    assert (trace.scores.T - torch.tensor(reference["scores"])).abs().max() < 1e-4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "site", "key"), [(0, "ffn", "mlp"), (0, "attention", "attn"), (1, "block", "scores")]
 )
