@@ -34,6 +34,7 @@ options = asking(
     *("--model", "--minutes", "--anew"),
     layer=6,
     tokens=2_000_000,
+    sampled=(DictionarySettings.sampled, "tokens sampled from the model to learn from, beside the text that ships"),
     data=(FILES / "counterfact.json", "facts that are steered to"),
     first=(1401, "the first of them, counted from 1"),
     facts=20,
@@ -44,8 +45,8 @@ options = asking(
 
 def collect(arguments: Options) -> Collected:
     lm, deadline = load(arguments.model), deadline_of(arguments)
-    asked = DictionarySettings(layer=arguments.layer, tokens=arguments.tokens)
-    work = arguments.work / lm.fingerprint[:8] / f"{arguments.layer}-{arguments.tokens}"
+    asked = DictionarySettings(layer=arguments.layer, tokens=arguments.tokens, sampled=arguments.sampled)
+    work = arguments.work / lm.fingerprint[:8] / f"{asked.layer}-{asked.tokens}-{asked.sampled}"
     places = {name: work / name for name in ("model", "random", "steered")}
     figures = {
         "random": None,
@@ -60,7 +61,7 @@ def collect(arguments: Options) -> Collected:
         figures["random"] = once(
             places["random"] / "values.json", partial(held, asked, lm, random, places["random"]), USES, deadline
         )
-    figures |= {"trained_on": asked.tokens, "data": arguments.data.stem}
+    figures |= {"trained_on": asked.tokens, "of": asked.shipped + asked.sampled, "data": arguments.data.stem}
     runs = {name: made(place) for name, place in places.items() if place.is_dir()}
     return beside(NAME, lm.name, {**figures, "first": arguments.first, "steered": steered}, runs, arguments)
 
