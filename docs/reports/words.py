@@ -38,18 +38,18 @@ def provenance(name: str, data: Data, script: str, timed: bool = False) -> str:
         "load_known": bool(entries) and all(entries) and len(told) == len(loads),
         "idle": all(load <= threads + SPARE_LOAD for threads, load in told),
     }
-    places = {place: ran[place] for place in map(place_of, data["made"])}
-    about |= {"name": name, "places": places, "runs": len(entries), "script": script, "timed": timed, "unknown": UNKNOWN}
+    about |= {"places": {place: ran[place] for place in map(place_of, data["made"])}, "runs": len(entries)}
+    about |= {"name": name, "script": script, "timed": timed, "unknown": UNKNOWN}
     return rendered("provenance", about).rstrip()
 
 
 def place_of(way: Data) -> str:
     """The packages and the machine of a run."""
     packages, machine = way["versions"], way["machine"]
-    threads = machine["threads"]
+    n = machine["threads"]
     return (
         f"Python {packages['python']}, torch {packages['torch']}, transformers {packages['transformers']}; "
-        f"{machine['system']} {machine['processor']}, {machine.get('gpu', 'CPU')}, {threads} thread{'s' * (threads != 1)}"
+        f"{machine['system']} {machine['processor']}, {machine.get('gpu', 'CPU')}, {n} thread{'s' * (n != 1)}"
     )
 
 
