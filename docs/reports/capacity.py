@@ -47,7 +47,9 @@ def collect(arguments: Options) -> Collected:
         runs[name] = made(folder)
         figures = {"d_ffn": found.d_ffn, "candidates": dict(found.candidates), "ways": ways}
     if earlier:
-        runs = {run.partition(": ")[2]: how for run, how in earlier.runs.items() if run.startswith(lm.name)} | runs
+        runs = {
+            run.partition(": ")[2]: how for run, how in earlier.runs.items() if run.startswith(f"{lm.name}: ")
+        } | runs
     return beside(NAME, lm.name, figures, runs, arguments)
 
 

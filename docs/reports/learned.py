@@ -5,6 +5,7 @@ to facts stands in docs/leaderboard.md.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from options import Data, Options, asking
 from pages import Collected, kept
 from report import Report, model_by_model
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from corrigenda.system.files import cache_folder
 from locate.pictures import chart, plot_text
@@ -28,9 +29,14 @@ def collect(arguments: Options) -> Collected:
     folder = cache_folder() / "hypernetworks" if arguments.networks == Path() else arguments.networks
     found = kept(NAME, arguments) or Collected({"models": {}}, {})
     for path in sorted(one for editor in EDITORS for one in folder.glob(f"*/{editor}.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            said = json.loads(file.metadata()["network"])
-        one = {"layers": said["layers"], "facts": len(said["facts"]), **said["made"]}
+        try:
+            with safe_open(path, framework="pt") as file:
+                said = json.loads(file.metadata()["network"])
+            one = {"layers": said["layers"], "facts": len(said["facts"]), **said["made"]}
+            if not one["curve"]:
+                raise ValueError("the curve has no points")
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise SystemExit(f"{path}: no network with a learning curve ({error!r})") from None
         found.figures["models"].setdefault(said["model"], {})[said["editor"]] = one
     return found
 
@@ -41,12 +47,15 @@ def digest(figures: Data) -> dict[str, Any]:
     for editor, one in figures.items():
         curve = one["curve"]
         fifth = max(1, len(curve) // 5)
-        earlier, last = (
-            fmean(point["loss"] for point in part) for part in (curve[-2 * fifth : -fifth], curve[-fifth:])
-        )
+        earlier, last = curve[-2 * fifth : -fifth] or curve, curve[-fifth:]
         least = min(curve, key=lambda point: point["loss"])
-        found[editor] = {"begin": curve[0], "least": least, "falls": last < (1 - FELL) * earlier}
+        found[editor] = {"begin": curve[0], "least": least, "falls": mean_loss(last) < (1 - FELL) * mean_loss(earlier)}
     return {"curves": found}
+
+
+def mean_loss(points: Sequence[Data]) -> float:
+    """Of points of a curve."""
+    return fmean(point["loss"] for point in points)
 
 
 def draw(data: Data, path: Path) -> None:

@@ -213,7 +213,7 @@ def paired(work: Path, data: str) -> dict[str, Any]:
             difference = fmean(left) - fmean(right)
             found.append({"method": key, "metric": metric, "n": len(both), "difference": difference, "p": p})
     corrected(found, to="holm")
-    return {"against": AGAINST, "rows": found} if found else {}
+    return {"against": AGAINST, "rows": found, "permutations": PERMUTATIONS[-1]} if found else {}
 
 
 def digest(figures: Data) -> dict[str, Any]:
@@ -238,6 +238,8 @@ def section(found: Data) -> dict[str, Any]:
     t = max(ends[key]["t"] for key in in_turn)
     furthest = [key for key in in_turn if ends[key]["t"] == t]
     rows = []
+    # Data without their number are older than the finer test, and no values of single facts are left to test anew.
+    permutations = found["paired"].get("permutations", PERMUTATIONS[0])
     for row in found["paired"].get("rows", ()):
         # The 95 % interval that p stands for (normal); none where p = 1, which says nothing of it.
         z, whole = NormalDist().inv_cdf(1 - row["p"] / 2), NormalDist().inv_cdf(0.975)
@@ -245,7 +247,7 @@ def section(found: Data) -> dict[str, Any]:
         bounds = {"low": -1, "high": 1}
         rows.append(row | {at: None if half is None else row["difference"] + way * half for at, way in bounds.items()})
     return {
-        **{"ran": list(ends), "t": t, "rows": rows, "least": 2 / (PERMUTATIONS[-1] + 1) * len(rows)},
+        **{"ran": list(ends), "t": t, "rows": rows, "least": 2 / (permutations + 1) * len(rows)},
         "furthest": sorted(furthest, key=lambda key: -after(ends[key], EDITS)),
         "most": max(furthest, key=lambda key: after(ends[key], PARAPHRASES)),
         "known": {key: known for key, end in ends.items() if not math.isnan(known := after(end, KNOWN))},

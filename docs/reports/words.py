@@ -7,6 +7,7 @@ as Python's `format` does, ``{{ values|figure("score") }}`` one with its interva
 """
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 
@@ -30,14 +31,26 @@ def provenance(name: str, data: Data, script: str, timed: bool = False) -> str:
     codes = [code for made in entries for code in ([way["code"] for way, _ in made] or [UNKNOWN])]
     loads = [(way["machine"]["threads"], load) for made in entries for way, one in made for load in one["load"]]
     told = [(threads, load) for threads, load in loads if load is not None]
+    ran = Counter(place for made in entries for place in {place_of(way) for way, _ in made})
     about = {
         "codes": list(dict.fromkeys(codes)),
         "loads": [load for _, load in told],
         "load_known": bool(entries) and all(entries) and len(told) == len(loads),
         "idle": all(load <= threads + SPARE_LOAD for threads, load in told),
     }
-    about |= {"name": name, "made": data["made"], "script": script, "timed": timed, "unknown": UNKNOWN}
+    about |= {"places": {place: ran[place] for place in map(place_of, data["made"])}, "runs": len(entries)}
+    about |= {"name": name, "script": script, "timed": timed, "unknown": UNKNOWN}
     return rendered("provenance", about).rstrip()
+
+
+def place_of(way: Data) -> str:
+    """The packages and the machine of a run."""
+    packages, machine = way["versions"], way["machine"]
+    n = machine["threads"]
+    return (
+        f"Python {packages['python']}, torch {packages['torch']}, transformers {packages['transformers']}; "
+        f"{machine['system']} {machine['processor']}, {machine.get('gpu', 'CPU')}, {n} thread{'s' * (n != 1)}"
+    )
 
 
 def rendered(name: str, shown: Data) -> str:

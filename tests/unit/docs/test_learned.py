@@ -3,7 +3,9 @@ from pathlib import Path
 import learned
 import pages
 import pytest
+import torch
 from learned_parts import TRAINED_ON, build
+from safetensors.torch import save_file
 
 from editing import Malmen, Mend
 from editing.learned.training import HypernetworkTraining
@@ -14,12 +16,26 @@ def points(*losses: float) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("losses", "falls"), [((4.0, 3.0, 2.0, 1.0, 0.5), True), ((4.0, 2.0, 1.0, 1.0, 0.995), False), ((4.0, 5.0), False)]
+    ("losses", "falls"),
+    [
+        ((4.0, 3.0, 2.0, 1.0, 0.5), True),
+        ((4.0, 2.0, 1.0, 1.0, 0.995), False),
+        ((4.0, 5.0), False),
+        ((4.0,), False),
+    ],
 )
 def test_a_curve_that_still_falls(losses: tuple[float, ...], falls: bool) -> None:
     found = learned.digest({"mend": {"curve": points(*losses)}})["curves"]["mend"]
     assert found["falls"] is falls
     assert (found["begin"]["loss"], found["least"]["loss"]) == (losses[0], min(losses))
+
+
+def test_a_file_that_is_no_network_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "mend.safetensors"
+    path.parent.mkdir()
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(SystemExit, match=r"mend\.safetensors: no network with a learning curve"):
+        learned.REPORT.main(["collect", "--networks", str(tmp_path), "--docs", str(tmp_path)])
 
 
 def test_a_page_of_trained_networks(tmp_path: Path) -> None:

@@ -124,6 +124,23 @@ def test_one_version_is_said_and_several_are_said_louder(tmp_path: Path, quiet: 
     assert "**The figures are of 2 versions of the code**" in told(collected(tmp_path))
 
 
+def test_a_page_says_how_many_runs_were_made_where(
+    tmp_path: Path, quiet: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in ("a", "b"):
+        with pages.making(tmp_path / run):
+            pass
+    assert ", CPU, 1 thread." in told(collected(tmp_path))
+    on_gpu = pages.machine() | {"gpu": "a card"}
+    monkeypatch.setattr(pages, "machine", lambda: on_gpu)
+    for run in ("b", "c"):  # the one went on there, the other began
+        with pages.making(tmp_path / run):
+            pass
+    text = told(collected(tmp_path))
+    assert ", CPU, 1 thread (2 of 3 runs); " in text
+    assert ", a card, 1 thread (2 of 3 runs)." in text
+
+
 def test_a_run_that_nobody_noted_is_of_an_unknown_version(tmp_path: Path, quiet: dict[str, Any]) -> None:
     (tmp_path / "old").mkdir()
     assert "code version of the figures is not known" in told(collected(tmp_path))

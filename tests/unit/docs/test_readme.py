@@ -35,6 +35,8 @@ def test_the_text_below_them_is_in_the_data() -> None:
     }
     assert f"`memit` keeps {100 * of['memit']['mean']:.0f} % of the answers to other questions" in text
     assert f"`scoped` {100 * of['scoped']['mean']:.0f} % ([frontier]" in text
+    smallest = shown["smollm2-135m counterfact 300"]["rows"]["scoped"]["paraphrase_free_generation_strict"]
+    assert f"SmolLM2-135M says {100 * smallest['mean']:.0f} % of the paraphrases" in text
 
 
 def test_the_yardsticks_of_the_readme_are_in_the_data() -> None:

@@ -7,6 +7,7 @@ import pytest
 import sequential
 
 from corrigenda.runs.folder import RunFolder
+from eval.statistics.paired import PERMUTATIONS
 
 
 def point(t: int, reliability: float) -> dict[str, Any]:
@@ -85,3 +86,14 @@ def test_subjects_are_swapped_whole(tmp_path: Path) -> None:
 def test_without_the_method_that_others_are_compared_with_there_is_no_table(tmp_path: Path) -> None:
     retained(tmp_path, "rome", [1.0] * 8, [str(n) for n in range(8)])
     assert sequential.paired(tmp_path, "zsre") == {}
+
+
+def test_the_least_p_is_that_of_the_permutations_which_the_data_had(tmp_path: Path) -> None:
+    """Data of the coarser test keep its p-values, so the page must not say that a smaller one was possible."""
+    for one in pages.read_data("sequential")["digest"]["sets"].values():
+        if one["rows"]:
+            assert one["least"] == pytest.approx(min(row["holm"] for row in one["rows"]))
+    subjects = [str(n) for n in range(8)]
+    retained(tmp_path, "wise_whitened", [0.0] * 8, subjects)
+    retained(tmp_path, "rome", [1.0] * 8, subjects)
+    assert sequential.paired(tmp_path, "zsre")["permutations"] == PERMUTATIONS[-1]
