@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from jobs.studio.session import Session
 
 AIMS = {
-    "rome": "one fact",
+    "rome": "one fact for the weights",
     "emmet": "tens, as a list that changes",
-    "memit": "hundreds",
-    "grace": "neighbours that must stay",
+    "memit": "hundreds for the weights",
+    "scoped": "a model that can load an edit beside it",
 }
 """The editors that can be chosen, and what each is for, as the README's table has it."""
 

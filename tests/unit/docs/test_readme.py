@@ -6,7 +6,7 @@ import pages
 
 MODEL = "qwen2.5-coder-0.5b"
 KEYS = ("free_generation_strict", "paraphrase_free_generation_strict", "answer_kept")
-ROW = re.compile(r"^\| [^|]+ \| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| `(\w+)`[^|]* \| (\S+) \| (\S+) \| (\S+) \|$", re.MULTILINE)
 README = (pages.ROOT / "README.md").read_text(encoding="utf-8")
 
 
