@@ -32,6 +32,7 @@ from corrigenda.edits.gate import Gate, states_of
 from corrigenda.errors import SettingsError, WrongModelError
 from corrigenda.facts import Fact
 from corrigenda.language_model import LanguageModel
+from corrigenda.seeded import seeded
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, ShareAboveZero, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
@@ -162,8 +163,7 @@ class GateTraining:
             own: the relations of which half of a batch is.
             description: for the progress.
         """
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(self.seed)  # a GPU's own stays as it is
+        with seeded(self.seed):
             first = nn.Linear(x.shape[1], self.hidden, bias=False)
             second = nn.Linear(self.hidden, self.width, bias=False)
             optimiser = torch.optim.AdamW(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.edits.weights import require_writable
+from corrigenda.seeded import seeded
 from corrigenda.settings.checked import Positive, checked
 from editing.editor import require_targets
 from editing.learned.hypernetwork import Hypernetwork, TrainedNetwork
@@ -187,8 +188,7 @@ class GradientTask:
         asked, layers = self._how, self._editor.resolved_layers(self._lm)
         memory = self._lm.memory(layers[0])
         sizes = (layers, memory.d_ffn, memory.d_model, asked.rank, asked.blocks, self._editor.weighed)
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(asked.seed)  # a GPU's own stays as it is
+        with seeded(asked.seed):
             network = Hypernetwork(*sizes).to(memory.values.device)
         seen = self._material.tokens(train)
         _normalise(network, seen)

@@ -20,6 +20,7 @@ from corrigenda.edits.encoders import STATES, encoder_named
 from corrigenda.edits.gate import Gate
 from corrigenda.errors import WrongModelError
 from corrigenda.models.alone import one_thread
+from corrigenda.seeded import seeded
 from corrigenda.settings.checked import AtLeastOne, Share, checked
 from corrigenda.system.files import bytes_of
 from editing.editor import refusing_long, require_targets
@@ -167,8 +168,7 @@ class Serac(Trained, Extendable[CounterfactualEdit]):
         layers = self.resolved_layers(lm)
         memory = lm.memory(layers[0])
         sizes = (width, memory.d_ffn, memory.d_model, self.rank, self.template)
-        with torch.random.fork_rng(devices=()):
-            torch.default_generator.manual_seed(seed)  # a GPU's own stays as it is
+        with seeded(seed):
             network = CounterfactualNetwork(layers, self.encoder, _said(gate), *sizes)
         cosine = threshold_of(self.encoder) if gate is None else gate.threshold
         apart = 2 * (1 - min(cosine, NEAREST_COSINE))  # |z - z_j|^2 at this cosine, where s shall be a half
