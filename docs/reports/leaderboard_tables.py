@@ -60,8 +60,10 @@ SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
 ONCE = ("none", "finetune", "rome", "random", "memit", "alphaedit", "emmet", "grace_wide", "scoped")
 """What is run on a larger model, all facts in one edit."""
 FEWER = {"counterfact": 5, "zsre": None}  # neighbourhood prompts of a fact; zsRE's have none
-BESIDE = ("retrieval", "memoir", "t_patcher", "lora", "melo")
-MORE = (*ONCE, "memit_rounds", "ultraedit", "wise_whitened", *BESIDE, *LEARNED)
+MORE = (
+    *(*ONCE, "memit_rounds", "ultraedit", "wise_whitened", "retrieval", "memoir", "t_patcher", "lora", "melo"),
+    *LEARNED,
+)
 SINGLY = (*ONCE, "in_context", "ultraedit", "wise_whitened")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),

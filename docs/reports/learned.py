@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from leaderboard_tables import LEARNED
 from options import Data, Options, asking
 from pages import Collected, kept
 from report import Report, model_by_model
@@ -19,7 +20,6 @@ from corrigenda.system.files import cache_folder
 from locate.pictures import chart, plot_text
 
 NAME, SCRIPT = "learned", "learned.py"
-EDITORS = ("mend", "malmen", "serac")
 FELL = 0.01  # a curve whose last fifth lies so much below the fifth before it, as a share of that, still falls
 options = asking("--anew", networks=(Path(), "a folder of trained networks; by default those that were kept"))
 
@@ -28,7 +28,7 @@ def collect(arguments: Options) -> Collected:
     """The curves of the networks that there are, beside those of the data file."""
     folder = cache_folder() / "hypernetworks" if arguments.networks == Path() else arguments.networks
     found = kept(NAME, arguments) or Collected({"models": {}}, {})
-    for path in sorted(one for editor in EDITORS for one in folder.glob(f"*/{editor}.safetensors")):
+    for path in sorted(one for editor in LEARNED for one in folder.glob(f"*/{editor}.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
                 said = json.loads(file.metadata()["network"])
