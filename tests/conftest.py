@@ -25,6 +25,10 @@ SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if SIDE_BY_SIDE > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
 
+# The word by which ray's processes know each other: ray would leave one in the user's folder, each of two tests that
+# begin at once its own. And that they ask for it: of a cluster that is named by its address ray does not assume it.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests"}
+
 QUICK, NIGHTLY = "--quick", "--nightly"
 LONG = ("real", "integration")
 """The tiers with files that take minutes, the longest first."""

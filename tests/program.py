@@ -25,12 +25,8 @@ FORKS.set_forkserver_preload(["run", "jobs.shared.base", "jobs.edit.job", "trans
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """What a process of the program, or this one, is given: a cache of its own, one thread, and its packages.
-
-    And a word by which ray's processes know each other: ray would leave one in the user's folder, and where two tests
-    begin at once, each would leave its own.
-    """
-    own = {"CORRIGENDA_CACHE": str(cache), "PYTHONPATH": str(RUN.parent), "RAY_AUTH_TOKEN": "of-the-tests"}
+    """What a process of the program, or this one, is given: a cache of its own, one thread, and its packages."""
+    own = {"CORRIGENDA_CACHE": str(cache), "PYTHONPATH": str(RUN.parent)}
     return {**os.environ, "OMP_NUM_THREADS": "1", **own}
 
 

@@ -122,6 +122,8 @@ def _begin(ray: Any, workers: Workers, number: int) -> None:
             ray.shutdown()
             if not again or workers.address:
                 why = f"ray cannot be reached or started ({_line(error)})"
+                if workers.address:
+                    why += "; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here, too"
                 raise ConnectionError(f"workers.address={place}: {why}") from error
 
 

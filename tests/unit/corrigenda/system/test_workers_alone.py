@@ -40,5 +40,6 @@ def test_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray, "init", nowhere)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ConnectionError, match=r"^workers.address=auto: ray cannot be .* \(.*nothing at auto\)$"):
+    said = r"^workers.address=auto: ray cannot be .* \(.*nothing at auto\); if it asks for a token, set RAY"
+    with pytest.raises(ConnectionError, match=said):
         list(Workers(2, "auto").each([], double, [1], str))
