@@ -88,10 +88,11 @@ def finding(board: Board) -> dict[str, Any]:
                 found[key] = [min(values), max(values)]
         return found
 
+    most = max((row["cells"][LEAVES]["value"] for row in tested), default=None)
     return {
         "board": board,
         "first": spans([row for row in tested if not row["behind"]]),
-        "most": spans(sorted(tested, key=lambda row: row["cells"][LEAVES]["value"], reverse=True)[:1]),
+        "most": spans([row for row in tested if row["cells"][LEAVES]["value"] == most]),
         "random": spans([row for row in known if row["editor"] == "random"]),
         "half": any(min(row["cells"][key]["value"] for key in (LEAVES, FOLLOWS)) >= 0.5 for row in tested),
     }
