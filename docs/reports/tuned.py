@@ -1,20 +1,24 @@
-"""docs/tuned.md: whether settings that job=tune finds are as good as those that the project ships, on unseen facts.
+"""docs/tuned.md: whether settings that job=tune finds, and the layers that tracing finds, beat those that ship.
 
-The first step tunes on some facts of CounterFact (runs of run.py, as anyone would start them), and edits other facts
-with the settings that were found and with the shipped ones.
+Of each model and editor the first step tunes on some facts of CounterFact (runs of run.py, as anyone would start them),
+and edits other facts with the settings that were found, with the shipped ones, and in the layers of ``layer=auto``.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import fields
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
-from pages import Collected
-from report import Report
-from runs import finished, how_made, run
+from leaderboard_tables import MODELS
+from options import FILES, OUTPUTS, Data, NotFinishedError, Options, asking, deadline_of, some_of
+from pages import Collected, kept
+from report import Draw, Report
+from runs import chosen, finished, how_made, run
 
 from corrigenda.runs.store import Store, StoredRun
-from corrigenda.text.names import model_title
+from editing import EDITORS
 from eval import METRICS, Case, Evaluation
 from eval.metrics import Metric
 from eval.statistics.comparison import compare
@@ -22,46 +26,73 @@ from eval.statistics.paired import holm
 from jobs.tune.page import draw
 
 NAME, SCRIPT = "tuned", "tuned.py"
+EDITED_BY = ("rome", "memit", "alphaedit", "emmet", "grace_wide")
 KEYS = (
-    *("score", "preservation", "efficacy_success", "paraphrase_success", "neighbourhood_success", "token_accuracy"),
-    *("free_generation_strict", "paraphrase_free_generation_strict", "perplexity_drift"),
+    *("score", "preservation", "answer_kept", "efficacy_success", "paraphrase_success", "neighbourhood_success"),
+    *("token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict", "perplexity_drift"),
 )
 EVALUATION = ("eval.max_new_tokens=10",)
-SHIPPED, TUNED = "as shipped", "tuned"
+SHIPPED, TUNED, TRACED = "as shipped", "tuned", "layer=auto"
 options = asking(
-    *("--model", "--minutes", "overrides"),
-    editor="memit",
+    *("--minutes", "--anew", "overrides"),
+    models=some_of(MODELS),
+    editors=some_of(EDITED_BY),
     file=FILES / "counterfact.json",
     mode=("batch", "single or batch"),
     trials=8,
-    first=(1200, "facts of the file before those that are tuned on"),
-    count=(20, "facts that are tuned on"),
-    unseen=(40, "facts after them, which are scored"),
+    first=(1800, "facts of the file before those that are tuned on"),
+    count=(100, "facts that are tuned on"),
+    unseen=(60, "facts after them, which are scored"),
     store=OUTPUTS / NAME,
 )
 
 
 def collect(asked: Options) -> Collected | None:
+    """What was found of the models and editors that are asked for, beside what the data file has of others."""
     deadline = deadline_of(asked)
-    store = asked.store.resolve()
-    common = [f"editor={asked.editor}", f"mode={asked.mode}", "data=counterfact", f"data.path={asked.file.resolve()}"]
-    common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
-    tuning = [*common, f"data.offset={asked.first}", f"data.limit={asked.count}", f"model={asked.model}"]
-    tuning += ["job=tune", f"job.trials={asked.trials}", f"store={store / 'tuning'}"]
-    if (found := newest(tuning, store / "tuning", deadline)) is None:
-        return None
-    unseen = [*common, f"data.offset={asked.first + asked.count}", f"data.limit={asked.unseen}"]
-    unseen += [f"data.disjoint_from={found.path}"]
-    ways = {
-        SHIPPED: [f"model={asked.model}"],
-        TUNED: [f"--config-dir={found.path / 'conf'}", f"model={Path(found.summary['model_config']).stem}"],
-    }
-    scored: dict[str, StoredRun] = {}
-    for name, model in ways.items():
-        place = store / name.replace(" ", "-")
-        if (last := newest([*unseen, *model, f"store={place}"], place, deadline)) is None:
+    models, editors = (
+        chosen(given, dict.fromkeys(known), what)
+        for given, known, what in ((asked.models, MODELS, "model"), (asked.editors, EDITED_BY, "editor"))
+    )
+    found = kept(NAME, asked) or Collected({"models": {}}, {})
+    for model, editor in product(models, editors):
+        if (one := of_editor(model, editor, asked, deadline)) is None:
             return None
-        scored[name] = last
+        figures, runs = one
+        found.figures["models"].setdefault(model, {})[editor] = figures
+        found.runs.update({f"{model} {editor}: {name}": how_made(stored) for name, stored in runs.items()})
+    return found
+
+
+def of_editor(
+    model: str, editor: str, asked: Options, deadline: float | None
+) -> tuple[dict[str, Any], dict[str, StoredRun]] | None:
+    """An editor's figures on a model, and their runs; None where one that is needed failed."""
+    store = asked.store.resolve()
+    common = [f"editor={editor}", f"mode={asked.mode}", "data=counterfact", f"data.path={asked.file.resolve()}"]
+    common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
+
+    def newest(way: str, overrides: list[str]) -> StoredRun | None:
+        there = Store(store / model / editor / way.replace(" ", "-").replace("=", "-"))
+        if not run([*common, *overrides, f"store={there.root}"], there, deadline):
+            raise NotFinishedError
+        return next(iter(finished(there)), None)
+
+    tuning = [f"data.offset={asked.first}", f"data.limit={asked.count}", f"model={model}"]
+    if (found := newest("tuning", [*tuning, "job=tune", f"job.trials={asked.trials}"])) is None:
+        return None
+    unseen = [f"data.offset={asked.first + asked.count}", f"data.limit={asked.unseen}"]
+    unseen += [f"data.disjoint_from={found.path}"]
+    several = "layers" in {field.name for field in fields(EDITORS[editor])}  # type: ignore[arg-type]
+    ways = {
+        SHIPPED: [f"model={model}"],
+        TUNED: [f"--config-dir={found.path / 'conf'}", f"model={Path(found.summary['model_config']).stem}"],
+        TRACED: [f"model={model}", f"editor.{'layers' if several else 'layer'}=auto"],
+    }
+    found_of = {way: newest(way, [*unseen, *overrides]) for way, overrides in ways.items()}
+    scored = {way: one for way, one in found_of.items() if one is not None}
+    if not {SHIPPED, TUNED} <= scored.keys():  # without the traced layers there is a page: a model may know no fact
+        return None
     last_tuned, last_scored = asked.first + asked.count, asked.first + asked.count + asked.unseen
     figures = {
         "tuning": {key: value for key, value in found.summary.items() if key not in ("model_config", "later")},
@@ -69,21 +100,14 @@ def collect(asked: Options) -> Collected | None:
             "tuned on": f"facts {asked.first + 1:,} to {last_tuned:,} of {asked.file.name}",
             "scored": f"facts {last_tuned + 1:,} to {last_scored:,}",
         },
-        "choice": asked.editor,
-        **compared({name: Evaluation(tuple(map(Case.from_dict, one.cases()))) for name, one in scored.items()}),
+        **compared({way: Evaluation(tuple(map(Case.from_dict, one.cases()))) for way, one in scored.items()}),
     }
-    return Collected(figures, {"tuning": how_made(found)} | {name: how_made(one) for name, one in scored.items()})
-
-
-def newest(overrides: list[str], folder: Path, deadline: float | None) -> StoredRun | None:
-    """The newest finished run of a store, after this one; None where it failed or was stopped."""
-    store = Store(folder)
-    return next(iter(finished(store)), None) if run(overrides, store, deadline) else None
+    return figures, {"tuning": found, **scored}
 
 
 def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
-    """The figures of both ways, and how they differ on the facts that both have."""
-    figures = {name: {k: v for k, v in one.metrics.items() if k in KEYS} for name, one in evaluations.items()}
+    """The figures of all ways, and by way how it differs from what ships on the facts that both have."""
+    figures = {way: {k: v for k, v in one.metrics.items() if k in KEYS} for way, one in evaluations.items()}
     subjects: dict[Hashable, Hashable] = {
         case.fact.id: case.fact.subject for one in evaluations.values() for case in one.cases
     }
@@ -92,27 +116,51 @@ def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
         found = {case.fact.id: metric.figures(case.after.values) for case in evaluation.cases}
         return {id_: figures for id_, figures in found.items() if figures is not None}
 
-    tests = {}
-    for key in KEYS:
+    tests: dict[str, dict[str, Any]] = {way: {} for way in evaluations if way != SHIPPED}
+    for way, key in product(tests, KEYS):
         metric = METRICS.named(key)
         # Of one edited model there is one figure of some, and none for each fact.
-        tuned, shipped = (by_fact(metric, evaluations[name]) for name in (TUNED, SHIPPED))
-        if not metric.one_value and (found := compare(tuned, shipped, subjects, metric.combine)):
-            tests[key] = {name: getattr(found, name) for name in ("n", "difference", "low", "high", "p", "test")}
+        changed, shipped = (by_fact(metric, evaluations[name]) for name in (way, SHIPPED))
+        if not metric.one_value and (found := compare(changed, shipped, subjects, metric.combine)):
+            tests[way][key] = {name: getattr(found, name) for name in ("n", "difference", "low", "high", "p", "test")}
     return {"metrics": figures, "tests": tests}
 
 
 def digest(figures: Data) -> dict[str, Any]:
-    """The metrics of both ways, and the p-values, corrected for all of them."""
-    tests, sides = figures["tests"], figures["metrics"].values()
-    return {
-        "model": model_title(figures["tuning"]["model"]),
-        "keys": [key for key in KEYS if all(key in side for side in sides)],
-        "p": dict(zip(tests, holm([test["p"] for test in tests.values()]), strict=True)),
-    }
+    """By editor the metrics that all ways have, and the p-values, corrected for all its tests on the model."""
+    found = {}
+    for editor, one in figures.items():
+        of = [(way, key) for way, tests in one["tests"].items() for key in tests]
+        corrected = holm([one["tests"][way][key]["p"] for way, key in of])
+        p: dict[str, dict[str, float]] = {way: {} for way in one["tests"]}
+        for (way, key), value in zip(of, corrected, strict=True):
+            p[way][key] = value
+        found[editor] = {"keys": [key for key in KEYS if all(key in side for side in one["metrics"].values())], "p": p}
+    return {"editors": found}
 
 
-PICTURES = {"tuned.png": lambda data, path: draw(path, data["figures"]["tuning"])}
-REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, pictures=PICTURES)
+def each(data: Data) -> Iterator[tuple[str, str, Data]]:
+    """The models and editors that there are, in their order, with the figures."""
+    there = data["figures"]["models"]
+    yield from ((model, editor, there[model][editor]) for model in MODELS for editor in there.get(model, ()))
+
+
+def shown(data: Data) -> dict[str, Any]:
+    """What the page shows: a part for each model and editor."""
+    digests = data["digest"]["models"]
+    parts = [{"model": m, "editor": e, **one, **digests[m]["editors"][e]} for m, e, one in each(data)]
+    return {"parts": parts, "shipped": SHIPPED}
+
+
+def pictures(data: Data) -> dict[str, Draw]:
+    """The trials of each model and editor."""
+
+    def drawn(tuning: Data, data: Data, path: Path) -> None:
+        draw(path, tuning)
+
+    return {f"tuned-{model}-{editor}.png": partial(drawn, one["tuning"]) for model, editor, one in each(data)}
+
+
+REPORT = Report(NAME, SCRIPT, __doc__, options, collect, digest, shown, pictures, of_models=True)
 if __name__ == "__main__":
     REPORT.main()

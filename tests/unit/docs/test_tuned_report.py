@@ -23,12 +23,12 @@ def trial(number: int, value: float, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def finding(found: dict[str, Any], folder: Path) -> str:
-    """The page's first paragraph."""
-    figures = {"tuning": TUNING, "facts": FACTS, "choice": "rome", **found}
-    return page(figures, folder).splitlines()[2]
+    """What the page says first of one editor."""
+    return page({"smollm2-135m": {"rome": {"tuning": TUNING, "facts": FACTS, **found}}}, folder).splitlines()[2]
 
 
-def page(figures: dict[str, Any], folder: Path) -> str:
+def page(models: dict[str, Any], folder: Path) -> str:
+    figures = {"models": models}
     data = {"command": "python docs/reports/tuned.py collect", "made": [], "runs": {}, "figures": figures}
     [path] = tuned.REPORT.page(tuned.REPORT.digested(data), folder)
     return path.read_text()
@@ -46,17 +46,30 @@ def test_the_difference_is_tuned_minus_shipped(tmp_path: Path) -> None:
     shipped, better = evaluation([0.0] * 8 + [1.0] * 2, 0.05), evaluation([1.0] * 10, 0.01)
     found = tuned.compared({tuned.SHIPPED: shipped, tuned.TUNED: better})
     assert found["metrics"][tuned.SHIPPED]["efficacy_success"]["after"] == 0.2
-    test = found["tests"]["efficacy_success"]
+    test = found["tests"][tuned.TUNED]["efficacy_success"]
     assert (test["n"], test["difference"], test["test"]) == (10, 0.8, "McNemar")
     assert test["p"] == 2 * 0.5**8
-    assert found["tests"]["preservation"]["difference"] == 0
-    assert "perplexity_drift" not in found["tests"]
+    assert found["tests"][tuned.TUNED]["preservation"]["difference"] == 0
+    assert "perplexity_drift" not in found["tests"][tuned.TUNED]
     assert "differ in efficacy success (ES) 80.0 [" in finding(found, tmp_path)
     turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})
     assert "differ in efficacy success (ES) -80.0 [" in finding(turned, tmp_path)
     same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})
-    said = "On 10 unseen facts tuned and shipped settings differ in nothing that is told apart**"
+    said = "on 10 unseen facts tuned and shipped settings differ in nothing that is told apart**"
     assert said in finding(same, tmp_path)
     # Two facts of ten lost: no test finds that, and nothing says that they are not lost.
     few = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: evaluation([1.0] * 8 + [0.0] * 2, 0.01)})
     assert "a loss of 5 points or more is not excluded: efficacy success (ES) -20.0 [" in finding(few, tmp_path)
+
+
+def test_p_values_are_corrected_for_all_tests_of_an_editor(tmp_path: Path) -> None:
+    shipped, better = evaluation([0.0] * 9 + [1.0], 0.05), evaluation([1.0] * 10, 0.01)
+    ways = {tuned.SHIPPED: shipped, tuned.TUNED: better, tuned.TRACED: shipped}
+    found = tuned.compared(ways)
+    both, alone = ({"rome": one} for one in (found, {**found, "tests": {tuned.TUNED: found["tests"][tuned.TUNED]}}))
+    p = [tuned.digest(one)["editors"]["rome"]["p"][tuned.TUNED]["efficacy_success"] for one in (both, alone)]
+    # Two metrics have values of single facts: two tests a way.
+    assert p == [4 * 2 * 0.5**9, 2 * 2 * 0.5**9]
+    said = finding(found, tmp_path)
+    assert "differ in efficacy success (ES) 90.0 [" in said
+    assert "In the layers that tracing finds: nothing that is told apart." in said
