@@ -363,7 +363,7 @@ class KnowledgeBase:
 
         Args:
             lm: the model; edits that are applied are lifted meanwhile.
-            how: makes the edit, e.g. `corrigenda.knowledge.folding.Folding`.
+            how: makes the edit, e.g. `corrigenda.knowledge.attached.Attached`.
 
         Raises:
             KnowledgeBaseError: the vectors are damaged or missing.

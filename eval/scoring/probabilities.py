@@ -48,11 +48,6 @@ class TargetScore:
         """P: exp of the mean log-probability of the tokens, whatever their number, as the authors' scorer has it."""
         return math.exp(sum(self.log_probs) / len(self.log_probs))
 
-    @property
-    def joint_probability(self) -> float:
-        """The probability of the whole target: the product of its tokens' probabilities."""
-        return math.exp(sum(self.log_probs))
-
 
 @dataclass(frozen=True)
 class PromptScore:
