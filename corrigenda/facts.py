@@ -255,11 +255,7 @@ def as_facts(where: str, facts: object) -> Sequence[Fact]:
 
 
 def as_fact(where: str, fact: object, name: str = "fact") -> Fact:
-    """One fact, as it was given.
-
-    Raises:
-        TypeError: it is no `Fact`.
-    """
+    """One fact, as it was given. Raises TypeError: it is no `Fact`."""
     if not isinstance(fact, Fact):
         hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
         raise TypeError(f"{where}: {name}={short_repr(fact)} must be a Fact, not {type(fact).__name__}{hint}")

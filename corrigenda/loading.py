@@ -193,11 +193,7 @@ def _refuse_misfits(name: str | Path, model: Any, tokenizer: Any) -> None:
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """A device that torch knows and this machine has.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A device that torch knows and this machine has. Raises ValueError: it is none."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):

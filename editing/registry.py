@@ -168,11 +168,7 @@ def declaration(editor: type) -> EditorDeclaration:
 
 
 def space_of(editor: object) -> Space:
-    """What is tuned of an editor.
-
-    Raises:
-        ValueError: nothing is declared for it; says why, or how to declare it.
-    """
+    """What is tuned of an editor. Raises ValueError: nothing is declared for it; says why, or how to declare it."""
     declared = declaration(type(editor))
     if isinstance(declared.space, Space):
         return declared.space

@@ -177,11 +177,7 @@ class Job(job.Job):
 
 
 def _check_parts(parts: tuple[str, ...]) -> None:
-    """Checks that the parts are known, each once, and each behind those that it needs.
-
-    Raises:
-        SettingsError: they are not.
-    """
+    """Checks that the parts are known, each once, and each behind those that it needs, or raises SettingsError."""
     for place, name in enumerate(parts):
         if name not in PARTS:
             hint = did_you_mean(name, list(PARTS), most=1)

@@ -17,11 +17,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def checked(path: str | Path) -> Path:
-    """The path of a picture, whose suffix says its kind.
-
-    Raises:
-        ValueError: the suffix is not one of `SUFFIXES`.
-    """
+    """The path of a picture, whose suffix says its kind. Raises ValueError: the suffix is not one of `SUFFIXES`."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         kind = path.suffix or "without a suffix"

@@ -164,11 +164,7 @@ def require_relations(lm: LanguageModel) -> None:
 
 
 def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:
-    """Checks that what was found is finite.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Checks that what was found is finite, or raises ValueError."""
     if not all(bool(tensor.isfinite().all()) for tensor in found):
         raise ValueError(
             f"{lm.name} gives no numbers (NaN or infinity) after {question.prompt!r}: nothing can be located; is it "

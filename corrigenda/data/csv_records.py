@@ -89,11 +89,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
 
 
 def _columns(path: Path, names: list[str]) -> list[CsvColumn]:
-    """The columns that the first line names.
-
-    Raises:
-        ValueError: one is named twice that is no list, or has no name.
-    """
+    """The columns that the first line names. Raises ValueError: one is named twice that is no list, or has no name."""
     seen: Counter[tuple[str, str]] = Counter()
     columns = []
     for place, written in enumerate(names, start=1):

@@ -129,11 +129,7 @@ def _check_names(source: str | Path, schema: str, split: str | None, config: str
 
 
 def _report(label: str, good: int, skipped: list[RecordError], unread: Counter[str]) -> None:
-    """Says what was not read, and which records were skipped.
-
-    Raises:
-        ValueError: no record is good.
-    """
+    """Says what was not read, and which records were skipped. Raises ValueError: no record is good."""
     if unread:
         keys = ", ".join(f"{key} ({count})" for key, count in unread.most_common(20)) + ", ..." * (len(unread) > 20)
         logger.warning("%s: keys that are not read, and in how many of %d records: %s", label, good, keys)

@@ -284,11 +284,7 @@ def _saelens(read: _Read) -> FeatureDictionary:
 
 
 def _kind(read: _Read, said: Mapping[str, Any]) -> str:
-    """What activates a dictionary of SAELens.
-
-    Raises:
-        ValueError: it is not read, or the model was changed for it.
-    """
+    """What activates a dictionary of SAELens. Raises ValueError: it is not read, or the model was changed for it."""
     architecture, function = said.get("architecture", "standard"), said.get("activation_fn", "relu")
     function = said.get("activation_fn_str", function)
     if architecture not in KINDS or function not in ("relu", "topk"):

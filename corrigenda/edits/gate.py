@@ -112,11 +112,7 @@ class Gate:
         return self.embed(states_of(lm, self.layers, batch))
 
     def require(self, lm: BareModel) -> None:
-        """Checks that it was made for a model.
-
-        Raises:
-            WrongModelError: it was made for another.
-        """
+        """Checks that it was made for a model, or raises WrongModelError."""
         if lm.fingerprint != self.fingerprint:
             raise WrongModelError(
                 f"the gate is {self.model}'s, whose weights are others than those of {lm.name}: train one for it "

@@ -78,11 +78,7 @@ class StoredEntries:
         self._file: tuple[int, VectorFile] | None = None
 
     def vectors(self, connection: sqlite3.Connection) -> VectorFile:
-        """The file with the keys and values.
-
-        Raises:
-            KnowledgeBaseError: it is of another knowledge base.
-        """
+        """The file with the keys and values. Raises KnowledgeBaseError: it is of another knowledge base."""
         _, generation, identity = self._state(connection)
         if self._file is None or self._file[0] != generation:
             try:
@@ -291,11 +287,7 @@ class StoredEntries:
 
 
 def fact_of(record: str) -> Fact:
-    """A fact as the database has it.
-
-    Raises:
-        KnowledgeBaseError: it is damaged.
-    """
+    """A fact as the database has it. Raises KnowledgeBaseError: it is damaged."""
     try:
         return Fact.from_dict(json.loads(record))
     except (ValueError, TypeError, KeyError) as error:

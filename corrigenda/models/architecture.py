@@ -19,11 +19,7 @@ ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation", "intermediate_act
 
 
 def whole_number(value: Any, what: str) -> int:
-    """A whole number, of whatever library, as Python's.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """A whole number, of whatever library, as Python's. Raises TypeError: it is none."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -206,11 +202,7 @@ class Architecture:
         return self._experts.get(layer)
 
     def require_experts(self, layer: int) -> Experts:
-        """The experts of a layer.
-
-        Raises:
-            UnsupportedModelError: it has one FFN for all tokens.
-        """
+        """The experts of a layer. Raises UnsupportedModelError: it has one FFN for all tokens."""
         if layer not in self._experts:
             raise UnsupportedModelError(
                 f"layer {layer} of {name_of(self.model)} is no mixture of experts: leave out expert and router"

@@ -158,11 +158,7 @@ class MixtureCapture(Capture):
 
     @property
     def coefficients(self) -> Tensor:  # type: ignore[override]
-        """There are none of the whole layer.
-
-        Raises:
-            UnsupportedModelError: always.
-        """
+        """There are none of the whole layer. Raises UnsupportedModelError: always."""
         raise UnsupportedModelError(self._refuse)
 
 

@@ -57,11 +57,7 @@ def require_whole(model: nn.Module) -> None:
 
 
 def require_here(weight: Tensor, path: str) -> None:
-    """Refuses a weight that is offloaded: it could be neither read nor written in place.
-
-    Raises:
-        UnsupportedModelError: it is.
-    """
+    """Refuses a weight that is offloaded: it could be neither read nor written in place (UnsupportedModelError)."""
     if weight.is_meta:
         raise UnsupportedModelError(
             f"{path} is offloaded (device_map): its layer can be looked into while it runs, but its matrices can be "

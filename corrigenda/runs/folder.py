@@ -67,11 +67,7 @@ class RunFolder:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the run works on, as it was noted; empty if it was not.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+        """What the run works on, as it was noted; empty if it was not. Raises ValueError: the file is damaged."""
         path = self.path / "identity.json"
         if not path.is_file():
             return {}
@@ -158,11 +154,7 @@ class RunFolder:
         edit.save(self.edit_path(number, name))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Notes the digests of the records and writes the summary.
-
-        Raises:
-            ValueError: the records are damaged.
-        """
+        """Notes the digests of the records and writes the summary. Raises ValueError: the records are damaged."""
         for of in RECORDS:
             for _ in records_in(self.path, of):
                 pass

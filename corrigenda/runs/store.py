@@ -79,11 +79,7 @@ class StoredRun:
         return sorted(path for path in self.path.rglob("*") if path.suffix.lower() in _PICTURES)
 
     def cases(self, of: str = "cases") -> list[dict[str, Any]]:
-        """The records of the finished cases; nothing is changed in the folder.
-
-        Raises:
-            ValueError: they are damaged.
-        """
+        """The records of the finished cases; nothing is changed in the folder. Raises ValueError: they are damaged."""
         return list(records_in(self.path, of))
 
 

@@ -117,11 +117,7 @@ class Material:
 
 
 def require_some(editor: str, good: Sequence[Fact], facts: Sequence[Fact]) -> None:
-    """Says how many of some facts an editor cannot be trained on.
-
-    Raises:
-        ValueError: none is left.
-    """
+    """Says how many of some facts an editor cannot be trained on. Raises ValueError: none is left."""
     if not good:
         raise ValueError(
             f"{editor}: none of the {len(facts)} facts can be trained on: each needs prompts that shall stay as they "

@@ -40,20 +40,12 @@ class PromptRun:
     attention: Mapping[int, Tensor] = field(default_factory=dict)
 
     def keys(self, layer: int) -> Tensor:
-        """The coefficients of one layer, (row, d_ffn).
-
-        Raises:
-            ValueError: the prompts were not run for this layer.
-        """
+        """The coefficients of one layer, (row, d_ffn). Raises ValueError: the prompts were not run for this layer."""
         self._require(layer)
         return self.coefficients[layer]
 
     def ffn_outputs(self, layer: int) -> Tensor:
-        """The FFN's output of one layer, (row, d_model).
-
-        Raises:
-            ValueError: the prompts were not run for this layer.
-        """
+        """The FFN's output of one layer, (row, d_model). Raises ValueError: the prompts were not run for this layer."""
         self._require(layer)
         return self.outputs[layer]
 

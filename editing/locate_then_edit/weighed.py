@@ -60,11 +60,7 @@ def mean_energy(keys: Tensor) -> float:
 
 
 def require_one(where: str, left: str, left_value: float | None, right: str, right_value: float | None) -> None:
-    """Checks that one of two settings is given, and the other null.
-
-    Raises:
-        SettingsError: both are, or none.
-    """
+    """Checks that one of two settings is given, and the other null. Raises SettingsError: both are, or none."""
     if (left_value is None) == (right_value is None):
         raise SettingsError(
             f"{where}: {left}={left_value} and {right}={right_value}: give one of them, and null for the other"

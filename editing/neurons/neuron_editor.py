@@ -72,11 +72,7 @@ class NeuronEditor:
         return in_model(lm, places)
 
     def neurons_of_all(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[tuple[Neuron, ...]]:
-        """The neurons of each fact.
-
-        Raises:
-            EditRefusedError: there is no fact, or one has no neurons.
-        """
+        """The neurons of each fact. Raises EditRefusedError: there is no fact, or one has no neurons."""
         as_facts(self.name, facts)
         if not facts:
             raise EditRefusedError(f"{self.name}: no fact to edit")

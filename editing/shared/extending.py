@@ -88,11 +88,7 @@ def layers_of(edit: Edit) -> list[int]:
 
 
 def state_of(editor: str, previous: Edit, kind: type[State]) -> State:
-    """The editor state of an edit to go on from.
-
-    Raises:
-        EditRefusedError: the edit has none, or another editor's.
-    """
+    """The editor state of an edit to go on from. Raises EditRefusedError: the edit has none, or another editor's."""
     if previous.state is None:
         raise EditRefusedError(
             f"{editor}: the edit to go on from has no editor state: {VALUES} and {TENSORS}, which are saved beside an "

@@ -39,11 +39,7 @@ class Frames:
     chat: bool = False
 
     def of(self, fact: Fact) -> tuple[str, ...]:
-        """A fact's frames, each with one ``{}`` for the subject.
-
-        Raises:
-            SettingsError: the file cannot be used.
-        """
+        """A fact's frames, each with one ``{}`` for the subject. Raises SettingsError: the file cannot be used."""
         if not self.number:
             return ()
         known = relations_of(fact, None if self.file is None else relations_in(self.file))

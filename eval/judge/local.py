@@ -31,11 +31,7 @@ class LocalModel:
         return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "chat_template": template}
 
     def ask(self, prompts: Sequence[str], keep: Callable[[str, str], None]) -> None:
-        """Asks everything, in batches.
-
-        Raises:
-            ContextLengthError: a prompt is longer than the judge reads.
-        """
+        """Asks everything, in batches. Raises ContextLengthError: a prompt is longer than the judge reads."""
         lm = self._lm
         tokens = [chat_tokens(lm.tokenizer, [("user", prompt)]) or lm.tokens(prompt) for prompt in prompts]
         lengths = [len(ids) + self._max_tokens for ids in tokens]

@@ -87,11 +87,7 @@ def write_view(view: Mapping[str, Any], cases: CasesView, folder: Path, name: st
 
 
 def write_data(view: Mapping[str, Any], folder: Path, name: str = "leaderboard") -> Path:
-    """Writes the values as JSON.
-
-    Raises:
-        ValueError: the name is that of another folder's file.
-    """
+    """Writes the values as JSON. Raises ValueError: the name is that of another folder's file."""
     path = _path(folder, name, "json")
     write_json(path, view)
     return path

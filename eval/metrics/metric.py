@@ -236,11 +236,7 @@ class Metric:
         return means[0] if self.combine is None else float(self.combine(*map(np.array, means)))
 
     def of_group(self, group: str) -> Metric:
-        """The metric of one group of probes.
-
-        Raises:
-            ValueError: it has no groups.
-        """
+        """The metric of one group of probes. Raises ValueError: it has no groups."""
         groups = self.groups
         if groups is None:
             raise ValueError(f"metric {self.key!r} has no groups of probes")

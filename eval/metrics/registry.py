@@ -33,22 +33,14 @@ class Registry(Mapping[str, Metric]):
         return len(self._metrics)
 
     def register(self, metric: Metric) -> Metric:
-        """Adds a metric at the end; gives it back.
-
-        Raises:
-            ValueError: there is one with this key.
-        """
+        """Adds a metric at the end; gives it back. Raises ValueError: there is one with this key."""
         if metric.key in self._metrics:
             raise ValueError(f"there is a metric {metric.key!r} already; take another key, or remove that one first")
         self._metrics[metric.key] = metric
         return metric
 
     def remove(self, key: str) -> None:
-        """Takes a metric out again.
-
-        Raises:
-            KeyError: there is none with this key.
-        """
+        """Takes a metric out again. Raises KeyError: there is none with this key."""
         del self._metrics[self[key].key]
 
     @property

@@ -39,11 +39,7 @@ def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dic
 
 
 def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) -> None:
-    """Checks that what the collapse stop watches is measured.
-
-    Raises:
-        SettingsError: it is not.
-    """
+    """Checks that what the collapse stop watches is measured, or raises SettingsError."""
     limits = settings.collapse_stop
     if limits.perplexity_drift is not None and not measured.perplexity_windows:
         raise SettingsError(

@@ -54,11 +54,7 @@ class FineTuningSettings:
 
 
 def check_fine_tuning(lm: LanguageModel, settings: FineTuningSettings) -> None:
-    """Checks that a model can be fine-tuned as asked for, before anything is edited.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Checks that a model can be fine-tuned as asked for, before anything is edited, or raises ValueError."""
     if not settings.steps:
         return
     lm.architecture.require_one_text(f"fine_tuning.steps={settings.steps}")

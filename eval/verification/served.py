@@ -110,11 +110,7 @@ class Served:
         return {"address": self.server.address, **self.server.sends}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`.
-
-        Raises:
-            ServerError: there is no answer; those that came before were kept.
-        """
+        """As `Asked`. Raises ServerError: there is no answer; those that came before were kept."""
         requests = {question: question.request(self.server.via) for question in questions}
         self.server.ask(requests, keep, doing, bar=True)
 
@@ -142,11 +138,7 @@ class Loaded:
         return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "via": self._via}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`.
-
-        Raises:
-            ContextLengthError: a prompt is longer than it reads.
-        """
+        """As `Asked`. Raises ContextLengthError: a prompt is longer than it reads."""
         lm = self._lm
         prompts = [self._tokens(question.prompt) for question in questions]
         limits = [question.max_tokens for question in questions]

@@ -158,11 +158,7 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
 
 
 def _require_same_weights(folder: BuildFolder, kb: KnowledgeBase, lm: LanguageModel) -> None:
-    """Refuses a list that was made on other weights.
-
-    Raises:
-        WrongModelError: it was.
-    """
+    """Refuses a list that was made on other weights (WrongModelError)."""
     last = folder.report or {}
     made_on = dict.fromkeys(sorted(kb.solved_on), "")
     if "fingerprint" in last:

@@ -119,11 +119,7 @@ class Explanation:
         return page(self.to_dict())
 
     def write(self, path: str | Path) -> None:
-        """Writes the page, as HTML.
-
-        Raises:
-            ValueError: the path does not end in .html.
-        """
+        """Writes the page, as HTML. Raises ValueError: the path does not end in .html."""
         write_text(html_path(path), self.html())
 
     def save(self, path: str | Path) -> None:
@@ -132,11 +128,7 @@ class Explanation:
 
 
 def html_path(path: str | Path) -> Path:
-    """The path of a page.
-
-    Raises:
-        ValueError: it does not end in .html.
-    """
+    """The path of a page. Raises ValueError: it does not end in .html."""
     path = expanded(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{path}: a fact's page is written as HTML; name a file that ends in .html")

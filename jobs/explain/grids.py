@@ -74,11 +74,7 @@ class Grid:
                 )
 
     def values(self, name: str) -> Cells:
-        """The cells of the field of a name.
-
-        Raises:
-            KeyError: there is no such field.
-        """
+        """The cells of the field of a name. Raises KeyError: there is no such field."""
         for field in self.fields:
             if field.name == name:
                 return field.values

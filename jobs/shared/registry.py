@@ -84,10 +84,6 @@ def classes() -> Mapping[str, str]:
 
 
 def declaration(name: str) -> JobDeclaration:
-    """What a job of this project says of itself.
-
-    Raises:
-        KeyError: there is no such job.
-    """
+    """What a job of this project says of itself. Raises KeyError: there is no such job."""
     declared: JobDeclaration = class_at(classes()[name]).declaration  # type: ignore[attr-defined]
     return declared

@@ -94,11 +94,7 @@ class Corrections:
         self._change(change)
 
     def remove(self, place: str) -> None:
-        """Takes the fact with an id out; `put_back` undoes it.
-
-        Raises:
-            LookupError: there is no fact of that id.
-        """
+        """Takes the fact with an id out; `put_back` undoes it. Raises LookupError: there is no fact of that id."""
 
         def change(facts: list[Fact]) -> list[Fact]:
             there = _place(facts, place)

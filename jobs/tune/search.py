@@ -244,11 +244,7 @@ def _suggested(trial: optuna.Trial, axes: Sequence[Axis]) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """Optuna, without what it tells of its own doings.
-
-    Raises:
-        SettingsError: it is not installed.
-    """
+    """Optuna, without what it tells of its own doings. Raises SettingsError: it is not installed."""
     require_optuna()
     import optuna
 
@@ -263,11 +259,7 @@ def _quiet() -> Iterator[Any]:
 
 
 def require_optuna() -> None:
-    """Checks that Optuna is there.
-
-    Raises:
-        SettingsError: it is not.
-    """
+    """Checks that Optuna is there, or raises SettingsError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # its own, of what it uses of SQLAlchemy

@@ -82,11 +82,7 @@ class Job(StoreJob):
 
 
 def _require_measured(accept: AcceptSettings, asked: VerifySettings) -> None:
-    """Refuses rules that nothing would be measured for.
-
-    Raises:
-        SettingsError: there is one.
-    """
+    """Refuses rules that nothing would be measured for (SettingsError)."""
     for name in ("perplexity_drift", "collisions"):
         if getattr(accept, name) is not None:
             raise SettingsError(f"job.accept.{name}: a server does not tell this; leave it out")

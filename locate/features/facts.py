@@ -163,11 +163,7 @@ class Features:
     tokens: AtLeastOne = 65_536
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the dictionary fits a model.
-
-        Raises:
-            ValueError: as `dictionary_for` says.
-        """
+        """Says whether the dictionary fits a model. Raises ValueError: as `dictionary_for` says."""
         self._dictionary(lm)
 
     @one_thread

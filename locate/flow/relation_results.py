@@ -156,11 +156,7 @@ class RelationSurvey(SavedResult, file="relations"):
 
     @classmethod
     def of(cls, results: Sequence[LinearRelation]) -> "RelationSurvey":
-        """Puts results together.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Puts results together. Raises ValueError: there is none."""
         if not results:
             raise ValueError("no relation was measured, and of none there is no mean")
         return cls.of_figures({result.relation: result.summary() for result in results})

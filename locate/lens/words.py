@@ -199,11 +199,7 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
 
 
 def final_norm(lm: LanguageModel) -> nn.Module:
-    """The norm before the unembedding.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has none.
-    """
+    """The norm before the unembedding. Raises UnsupportedModelError: the model is an encoder, or has none."""
     if not lm.architecture.family.causal:
         raise UnsupportedModelError(
             f"{name_of(lm.model)} is an encoder: its states are not read in words; take a causal language model"
@@ -255,11 +251,7 @@ def norm_weight(norm: nn.Module, width: int) -> Tensor:
 
 
 def require_width(lm: LanguageModel, vectors: Tensor) -> None:
-    """Checks that vectors are as wide as the residual stream.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Checks that vectors are as wide as the residual stream, or raises ValueError."""
     width = lm.memory(0).d_model
     if vectors.ndim < 1 or vectors.shape[-1] != width:
         raise ValueError(f"vectors of the shape {tuple(vectors.shape)} are not of {lm.name}, whose width is {width}")

@@ -137,11 +137,7 @@ def _checked(lm: LanguageModel, refined: NeuronsResult, neurons: Sequence[Neuron
 
 
 def random_neurons(lm: LanguageModel, neurons: Sequence[Neuron], seed: int = 0) -> tuple[Neuron, ...]:
-    """As many other neurons of each layer, drawn at random.
-
-    Raises:
-        ValueError: a layer has not so many others.
-    """
+    """As many other neurons of each layer, drawn at random. Raises ValueError: a layer has not so many others."""
     generator = torch.Generator().manual_seed(seed)
     drawn: list[Neuron] = []
     for layer, count in sorted(Counter(layer for layer, _ in neurons).items()):

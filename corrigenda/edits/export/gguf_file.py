@@ -108,11 +108,7 @@ def _require_same(base: str | Path, changes: Sequence[Change]) -> None:
 
 
 def _kind(tensor: Any, dtype: Kind | None) -> Any:
-    """What an edited tensor is written as.
-
-    Raises:
-        ValueError: the library cannot write it so.
-    """
+    """What an edited tensor is written as. Raises ValueError: the library cannot write it so."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
     former, row = tensor.tensor_type, int(tensor.shape[0])

@@ -75,11 +75,7 @@ class Learner:
             self.prompts[number] = prompts + [self._thinned(fact, rng) for _ in range(settings.thinned)]
 
     def learn(self) -> None:
-        """Learns the new facts, a batch at a time.
-
-        Raises:
-            EditRefusedError: none could be learned.
-        """
+        """Learns the new facts, a batch at a time. Raises EditRefusedError: none could be learned."""
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
         rows = self._run(todo)
