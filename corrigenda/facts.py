@@ -233,14 +233,9 @@ class Fact:
 
 
 def as_facts(where: str, facts: object) -> Sequence[Fact]:
-    """A list of facts, as it was given; everything else that might be taken for one is refused.
+    """A list of facts, as it was given to `where`; everything else that might be taken for one is refused.
 
-    Args:
-        where: who asks for it, for the message.
-        facts: a list or another sequence of facts; it may be empty.
-
-    Raises:
-        TypeError: it is no list, or something in it is no `Fact`.
+    Raises TypeError: it is no list, or something in it is no `Fact`.
     """
     if isinstance(facts, Fact):
         raise TypeError(f"{where}: takes a list of facts, and got the one fact {facts.id!r}: write [fact]")

@@ -48,14 +48,9 @@ class CsvColumn:
 def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, str]]:
     """The rows of a table below its first line, which names the columns; rows without any text are passed over.
 
-    The separator is a tab in a ``.tsv`` file; else a comma, or a semicolon where the first line has no comma.
-
-    Yields:
-        the line that the row begins in, counted from 1; its record, or what is wrong with it; and the field at fault,
-        if one is.
-
-    Raises:
-        ValueError: the file is no UTF-8 text, it has no first line, or columns are named twice or cannot be.
+    The separator is a tab in a ``.tsv`` file; else a comma, or a semicolon where the first line has no comma. Yields
+    the line that the row begins in, from 1; its record, or what is wrong with it; and the field at fault, if one is.
+    Raises ValueError: the file is no UTF-8 text, it has no first line, or columns are named twice or cannot be.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -125,11 +125,7 @@ def texts_about(record: Record, path: str, subject: str) -> tuple[str, ...]:
 
 @contextmanager
 def fields_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Give a `FactError` raised inside the name that its field has in the record.
-
-    Args:
-        names: from the names of `Fact`'s fields to paths in the record.
-    """
+    """Gives a `FactError` raised inside the path that its field has in the record, by the names of `Fact`'s fields."""
     try:
         yield
     except FactError as error:

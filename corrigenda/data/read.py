@@ -102,14 +102,7 @@ def read_part(part: str) -> FactSet:
 
 
 def good_facts(source: str | Path, schema: str, split: str, config: str | None) -> Iterator[Fact]:
-    """The good facts of a whole source, from first to last; bad records are passed over, and nothing is said of them.
-
-    Args:
-        source: as `read_facts` takes it, which says what is wrong with the records and raises what this raises.
-        schema: likewise.
-        split: likewise.
-        config: likewise.
-    """
+    """The good facts of a whole source, as `read_facts` reads it; bad records are passed over, and nothing is said."""
     if source == "embedded":
         return iter(_embedded(None, 0))
     known = None if schema == "auto" else schema_named(schema)

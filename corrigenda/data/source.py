@@ -53,20 +53,14 @@ class Source:
 
 
 def open_source(source: str | Path, split: str, config: str | None) -> Source:
-    """Open a file, a folder or a hub data set; what exists locally wins over a hub id of the same spelling.
+    """Opens a file, a folder or a hub data set; what exists locally wins over a hub id of the same spelling.
 
-    Args:
-        source: path of a ``.json`` file (a list of records), of a ``.jsonl`` file (one record a line; blank lines are
-            passed over), of a ``.csv`` or ``.tsv`` table (`corrigenda.data.csv_records`) or of a folder with data
-            files, or a hub id "owner/name", or one such file on the hub,
-            "hf://datasets/owner/name/path/file.json" (``@revision`` after the name). A `Path` is never on the hub.
-        split: the split to read, for folders and the hub.
-        config: the configuration to read, for folders and the hub.
-
-    Raises:
-        FileNotFoundError: there is no such file, folder or data set, or it holds no data.
-        ConnectionError: the hub cannot be reached and the data set is not in the local cache.
-        ValueError: the file is not a JSON list, has another suffix, or no such split or configuration exists.
+    A source is the path of a ``.json`` file (a list of records), of a ``.jsonl`` file (one record a line; blank lines
+    are passed over), of a ``.csv`` or ``.tsv`` table (`corrigenda.data.csv_records`) or of a folder with data files; or
+    a hub id "owner/name", or one such file on the hub, "hf://datasets/owner/name/path/file.json" (``@revision`` after
+    the name). A `Path` is never on the hub. `split` and `config` are of folders and the hub. Raises FileNotFoundError:
+    there is no such source, or it holds no data; ConnectionError: the hub cannot be reached and its cache has no copy;
+    ValueError: the file is not a JSON list, has another suffix, or no such split or configuration exists.
     """
     label = str(source)
     on_hub = _HUB_FILE.fullmatch(label) if isinstance(source, str) else None

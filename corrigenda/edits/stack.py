@@ -305,12 +305,7 @@ class AppliedEdits(Sequence[Edit]):
     # -- copies
 
     def copied(self, lm: Editable, edits: AppliedEdits) -> None:
-        """Makes a copy of another stack, with a copy of its model, one of its own; its hooks are opened there.
-
-        Args:
-            lm: the copy of the model.
-            edits: the other stack.
-        """
+        """Makes a copy of another stack on a copy of its model; its hooks are opened there."""
         self._lm = lm
         for opened in edits._open.values():
             remove_hooks(lm.model, opened.first, opened.end)
@@ -332,11 +327,9 @@ def _say_what_is_not_saved(lm: Editable, kinds: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Saving:
-    """`save_pretrained` of a model that edits are applied to which lie beside its weights.
+    """`save_pretrained` of a model that edits of some kinds are applied to which lie beside its weights.
 
-    Attributes:
-        kinds: of these edits.
-        before: what was put in the place of its class's `save_pretrained`; None for nothing.
+    `before` is what was put in the place of its class's `save_pretrained`, if anything.
     """
 
     kinds: tuple[str, ...]

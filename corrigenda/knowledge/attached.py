@@ -185,11 +185,7 @@ def coefficients_of(lm: LanguageModel, texts: Sequence[Sequence[int]], layers: S
 def nearest_other(keys: Tensor, groups: Sequence[str], index: Index | None, candidates: int) -> Tensor:
     """The largest product of each key with one of another group, (n,); -1 where there is none (or none was found).
 
-    Args:
-        keys: of length 1, (n, d).
-        groups: which group each is of.
-        index: of the keys; None to look at all.
-        candidates: how many it proposes.
+    Keys are of length 1, (n, d), `groups` says which each is of; the index proposes so many `candidates`, None: all.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(groups))}
     group = torch.tensor([number[name] for name in groups])

@@ -172,11 +172,9 @@ def require_one_setting(entries: Sequence[Entry], path: Path) -> None:
 
 
 def residuals_of(entries: Sequence[Entry], untouched: Tensor) -> tuple[Tensor, Tensor]:
-    """The keys K, (n, d_ffn), and what they lack of their values, R = v - k V0, (n, d_model); in float64.
+    """The keys K, (n, d_ffn), of one layer's entries, and what they lack of their values, R = v - k V0, (n, d_model).
 
-    Args:
-        entries: of one layer.
-        untouched: its values V0 without edits, (d_ffn, d_model).
+    In float64; `untouched` is V0, the layer's values without edits, (d_ffn, d_model).
     """
     K, values = (torch.stack(vectors).double() for vectors in zip(*((e.key, e.value) for e in entries), strict=True))
     return K, values - K @ untouched.double().cpu()

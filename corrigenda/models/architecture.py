@@ -75,14 +75,7 @@ class Architecture:
         return has_encoder(self.model)
 
     def require_one_text(self, what: str) -> None:
-        """Refuses what asks something at the tokens of the prompt of an encoder-decoder.
-
-        Args:
-            what: begins the message: what was asked.
-
-        Raises:
-            UnsupportedModelError: an encoder reads the model's prompts.
-        """
+        """Refuses `what` is asked at the tokens of the prompt where an encoder reads them (UnsupportedModelError)."""
         if self.has_encoder:
             raise UnsupportedModelError(
                 f"{what} works at tokens of the prompt, and those of {name_of(self.model)} only its encoder reads, "
@@ -93,11 +86,7 @@ class Architecture:
     def require_causal(self, what: str) -> None:
         """Refuses a masked model for what learns targets that are predicted from what stands before them.
 
-        Args:
-            what: begins the message: what was asked.
-
-        Raises:
-            UnsupportedModelError: the model is a masked one.
+        Raises UnsupportedModelError, whose message begins with `what` was asked.
         """
         if not self.family.causal:
             raise UnsupportedModelError(

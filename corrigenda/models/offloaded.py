@@ -11,14 +11,9 @@ from corrigenda.errors import UnsupportedModelError
 
 
 def stored(model: nn.Module, name: str) -> Tensor:
-    """An offloaded weight, read from where it is kept; only this one is held.
+    """An offloaded weight, by its name in the model's state, read from where it is kept; only this one is held.
 
-    Args:
-        model: the model.
-        name: of the weight in its state.
-
-    Raises:
-        UnsupportedModelError: nobody says where it is kept.
+    Raises UnsupportedModelError: nobody says where it is kept.
     """
     path, _, own = name.rpartition(".")
     kept = getattr(getattr(model.get_submodule(path), "_hf_hook", None), "weights_map", None)

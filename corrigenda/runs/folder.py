@@ -43,11 +43,7 @@ if TYPE_CHECKING:
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: it is made if need be.
-    """
+    """The folder of one run; it is made if need be."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -171,15 +167,7 @@ class RunFolder:
 
 
 def read_object(path: Path, remedy: str) -> dict[str, Any]:
-    """The named values of a JSON file in a run's folder.
-
-    Args:
-        path: the file.
-        remedy: what to do if it is damaged.
-
-    Raises:
-        ValueError: it cannot be read as such.
-    """
+    """The named values of a JSON file in a run's folder; `remedy` is what to do if it is damaged (ValueError)."""
     try:
         found = read_json(path)
     except ValueError as error:

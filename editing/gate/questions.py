@@ -83,11 +83,7 @@ def questions_of(facts: Iterable[Fact]) -> Iterator[AskedPrompt]:
 
 
 def alike(forms: Iterable[Sequence[str]]) -> dict[str, str]:
-    """By form, one form that stands for all that ask the same.
-
-    Args:
-        forms: of each fact those that ask the same; two forms are alike where a chain of facts joins them.
-    """
+    """By form, one form that stands for all that ask the same: two are alike where a chain of facts joins them."""
     stands: dict[str, str] = {}
 
     def root(form: str) -> str:

@@ -2,10 +2,8 @@
 
 By its closed form an editor merges them into the weights. MEMIT's is V = A^-1 B with A = lambda C + sum k k^T and B =
 lambda C V0 + sum k v^T (a linear memory, as in Larimar, Das et al. 2024), AlphaEdit's the same in the null space,
-EMMET's and ROME's meet the entries exactly.
-All entries of a layer are solved for at once, in the order of the facts' ids. One layer is written with keys and values
-of the unedited model; several are written from the bottom, each measured anew, as the editor itself does it. So the
-edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
+EMMET's and ROME's meet the entries exactly. Entries are solved for in the order of the facts' ids; several layers are
+written from the bottom, each measured anew. So the edit depends on the list alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,11 +69,7 @@ class ClosedFormMerge:
 
 @dataclass(frozen=True)
 class ScopedMerge:
-    """Compiles entries into a `ScopedEdit`; a `corrigenda.knowledge.entries.Compiler`.
-
-    Attributes:
-        editor: whose gate stands before them.
-    """
+    """Compiles entries into a `ScopedEdit`, by an editor with a gate; a `corrigenda.knowledge.entries.Compiler`."""
 
     editor: Scoped
 

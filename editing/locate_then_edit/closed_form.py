@@ -1,8 +1,7 @@
 """`ClosedForm`: what all editors share that write many facts by one least-squares problem a layer.
 
-Here are the settings, and what an edit is made of: which layers, contexts and second moments there are; the targets,
-which are solved for (`solved`); and the writing of the layers (`writing`), in which each update is a closed form
-(`least_squares`). That closed form is all that an editor of this kind has to say.
+The settings, and what an edit is made of: targets are solved for (`solved`), and layers written (`writing`) by a closed
+form (`least_squares`), which is all that an editor of this kind has to say.
 """
 
 from abc import abstractmethod

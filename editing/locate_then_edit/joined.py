@@ -32,21 +32,10 @@ def finish(
     n_written: int,
     refuse_norm: float,
 ) -> ClosedFormEdit:
-    """The edit of a turn and of the edit that it goes on from, with their facts and reports.
+    """The edit of a turn (by layer its update) and of `own`, which it goes on from, with their facts and reports.
 
-    Args:
-        lm: the model, unedited or not.
-        editor: whose edit it is.
-        own: the edit that it goes on from; None for the first.
-        factors: by layer the turn's update.
-        facts: those of the turn.
-        report: what there is to report of each.
-        state: what a further turn needs; None where there is none to come.
-        n_written: how many facts were written in all.
-        refuse_norm: see `Guards.refuse_whole`.
-
-    Raises:
-        EditRefusedError: the update of a layer is out of all proportion.
+    The state is what a further turn needs, if there is one to come; in all `n_written` facts were written. Raises
+    EditRefusedError: the update of a layer is out of all proportion (`Guards.refuse_whole`).
     """
     before: tuple[Sequence[Fact], Sequence[Any]] = ((), ()) if own is None else (own.origin.facts, own.origin.report)
     origin = Origin.of(lm, editor, [*before[0], *facts], [*before[1], *report])
@@ -71,14 +60,9 @@ def _unedited(lm: LanguageModel, layer: int) -> list[Tensor]:
 def edit_of(lm: LanguageModel, origin: Origin, factors: Mapping[int, Factors]) -> LowRankEdit | ExpertsEdit:
     """An edit of the values of some layers, with factors as they are found for a layer's key.
 
-    Args:
-        lm: the model.
-        origin: of the edit.
-        factors: by layer left (d_ffn, rank) and right (rank, d_model); of a mixture left begins with the rows of all
-            experts (`MixtureMemory.block`). Experts that nothing is added to are left out.
-
-    Raises:
-        UnsupportedModelError: some of the layers are mixtures, and others are not.
+    They are left (d_ffn, rank) and right (rank, d_model); of a mixture left begins with the rows of all experts
+    (`MixtureMemory.block`). Experts that nothing is added to are left out. Raises UnsupportedModelError: some of the
+    layers are mixtures, and others are not.
     """
     if not any(lm.architecture.experts(layer) for layer in factors):
         return LowRankEdit.of(lm, origin, factors)

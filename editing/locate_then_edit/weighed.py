@@ -41,10 +41,7 @@ class Weighed(ClosedForm):
     ) -> Solution:
         """The solution with the weight of the first facts, which those that go on from them keep.
 
-        Args:
-            problem: the layer's.
-            of_ratio: from a ratio to the weight.
-            metric: from the weight to the metric.
+        `of_ratio` is from a ratio to the weight, `metric` from that to the metric.
         """
         weight = problem.weight or self.weight
         if weight is None:

@@ -1,7 +1,6 @@
 """What the editors of single neurons have in common: which neurons they change.
 
 These are given, or asked of a locator: a callable that takes the model and a fact and returns places (layer, neuron).
-Editors and locators do not know each other; a configuration or the user brings them together.
 """
 
 import dataclasses

@@ -78,13 +78,7 @@ NO_FRAMES = Frames()
 
 
 class Wording(NamedTuple):
-    """A fact in one form behind one text.
-
-    Attributes:
-        place: its number among the fact's contexts: those of prefixes first, then those of frames.
-        prefix: the text.
-        fact: with the frame as its prompt.
-    """
+    """A fact, with the frame as its prompt, behind one text; prefixes come first among its contexts, then frames."""
 
     place: int
     prefix: str

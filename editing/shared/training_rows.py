@@ -150,10 +150,8 @@ class Rows:
 class SideLayer:
     """The layer of a model that a side memory stands beside, and the layers above it.
 
-    Args:
-        lm: the model; it must not change while this is used.
-        layer: which layer.
-        anew: whether the layer itself runs anew at each step, since what is trained lies inside it and above.
+    The model must not change meanwhile. With `anew` the layer itself runs anew at each step, since what is trained lies
+    inside it and above.
     """
 
     def __init__(self, lm: LanguageModel, layer: int, anew: bool = False) -> None:

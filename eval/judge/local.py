@@ -13,12 +13,7 @@ _MOST_TOKENS = 4096
 
 
 class LocalModel:
-    """Asks a model of this process, greedily, through its chat template where it has one.
-
-    Args:
-        name: as `corrigenda.load` takes it.
-        max_tokens: the longest reply.
-    """
+    """Asks a model of this process, greedily, through its chat template where it has one."""
 
     def __init__(self, name: str, max_tokens: int) -> None:
         self._max_tokens = max_tokens

@@ -73,12 +73,7 @@ class LeaderboardEntry:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A run that is in no table.
-
-    Attributes:
-        path: its folder.
-        why: the reason.
-    """
+    """A run's folder that is in no table, and the reason."""
 
     path: Path
     why: str

@@ -73,12 +73,7 @@ class Registry(Mapping[str, Metric]):
         return [one for one in map(self.find, others) if one is not None]
 
     def kinds(self, *measured: Measured, without: Collection[str] = ()) -> frozenset[str]:
-        """The kinds of prompts on which some metric needs one of these measured.
-
-        Args:
-            measured: what is measured.
-            without: kinds that are left out.
-        """
+        """The kinds of prompts, but for some, on which some metric needs one of these measured."""
         needs = (need for one in self._metrics.values() for need in one.needs)
         return frozenset(kind for need in needs if need.measured in measured for kind in need.kinds).difference(without)
 
@@ -108,11 +103,7 @@ class Registry(Mapping[str, Metric]):
 
 
 def metric_in(registry: Registry) -> Callable[..., Callable[[Compute], Metric]]:
-    """The decorator that makes a function the `compute` of a metric, and registers it.
-
-    Args:
-        registry: where.
-    """
+    """The decorator that makes a function the `compute` of a metric, and registers it."""
 
     def metric(key: str, **declared: Any) -> Callable[[Compute], Metric]:
         """Declares a metric by what computes it.

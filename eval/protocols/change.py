@@ -9,10 +9,9 @@ from corrigenda import LanguageModel
 def change_norm(lm: LanguageModel) -> dict[str, float]:
     """How far the applied edits are from the unedited model, where that can be said.
 
-    Returns:
-        ``norm``, the Frobenius norm of the change of all weights (of edits that lie beside the weights and have a norm,
-        the square root of the sum of its squares), and ``relative_norm``, that divided by the norm of the matrices that
-        were changed, as they were. Figures that are not defined or not finite are absent.
+    ``norm``, the Frobenius norm of the change of all weights (of edits that lie beside the weights and have a norm, the
+    square root of the sum of its squares), and ``relative_norm``, that divided by the norm of the matrices that were
+    changed, as they were. Figures that are not defined or not finite are absent.
     """
     found: dict[str, float] = {}
     if lm.edits.untouched:

@@ -1,11 +1,9 @@
 """`Checkpoints`: how all edits so far stand after each of several T, and a fixed set of prompts that nobody edits.
 
-Facts are scored whose request is still in force. The definitions are DESIGN's: reliability is the token accuracy and
-the free-generation accuracy of the edited prompts over all edits so far, generalization the same on their paraphrases,
-locality the preservation of answers (free) and of the most likely tokens (teacher-forced).
-
-The harness's tasks, where the settings name some, are run at checkpoints, too, and after the last one the model may be
-fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.fine_tuning`).
+Facts are scored whose request is still in force: reliability is the token accuracy and the free-generation accuracy of
+the edited prompts over all edits so far, generalization the same on their paraphrases, locality the preservation of
+answers (free) and of the most likely tokens (teacher-forced). After the last the model may be fine-tuned on unrelated
+text, and the same facts scored once more (`eval.protocols.fine_tuning`).
 """
 
 import logging

@@ -65,13 +65,10 @@ Answers = Mapping[ServedPrompt, str]
 
 
 def questions_of(fact: Fact, via: Via, max_tokens: int, kept_tokens: int) -> Iterator[ServedPrompt]:
-    """The questions of a fact: its prompt and paraphrases, and where answers should stay.
+    """The questions of a fact: its prompt and paraphrases, and where answers should stay, asked `via` a chat or not.
 
-    Args:
-        fact: the fact.
-        via: how it is asked.
-        max_tokens: the longest answer, where the fact's object has room in it.
-        kept_tokens: for how many tokens a completion goes on where it should stay.
+    `max_tokens` is the longest answer, where the fact's object has room in it; a completion goes on for `kept_tokens`
+    where it should stay.
     """
     objects = [f"{fact.joint or ''}{answer}" for answer in fact.answers]
     room = max(max_tokens, *(len(each.encode()) + BESIDE for each in objects))  # no token is shorter than a byte
@@ -96,11 +93,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """A model behind a server.
-
-    Attributes:
-        server: the server.
-    """
+    """A model behind a server."""
 
     server: Server
 
@@ -116,14 +109,9 @@ class Served:
 
 
 class Loaded:
-    """A model in this process, asked as a server is.
+    """A model in this process, by the name that `load` takes, asked as a server is.
 
-    Args:
-        name: as `load` takes it.
-        via: how it is asked.
-
-    Raises:
-        SettingsError: it is to be asked in a chat, and has no chat template; or as `load` says.
+    Raises SettingsError: it is to be asked in a chat, and has no chat template; or as `load` says.
     """
 
     def __init__(self, name: str, via: Via) -> None:
@@ -157,16 +145,7 @@ class Loaded:
 def verified(
     facts: Sequence[Fact], answers: Answers, before: Answers | None, via: Via, max_tokens: int, kept_tokens: int
 ) -> list[Verified]:
-    """What answers come to, fact by fact.
-
-    Args:
-        facts: those that shall hold.
-        answers: of all their questions.
-        before: what the other model said, as far as it was asked; None: there is no other.
-        via: how both were asked.
-        max_tokens: as of `questions_of`.
-        kept_tokens: likewise.
-    """
+    """What answers to the questions of the facts come to; `before` is what another model said, if any."""
     found = []
     for fact in facts:
         asked = list(dict.fromkeys(questions_of(fact, via, max_tokens, kept_tokens)))

@@ -36,13 +36,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What one part found in the model, without or with the edit.
-
-    Attributes:
-        results: as `locate` gave them; empty where there are none.
-        grids: what shows them.
-        absent: why there are none, in a line; empty where there are.
-    """
+    """What one part found without or with the edit: results of `locate` and their grids; or why they are `absent`."""
 
     results: tuple[Any, ...] = ()
     grids: tuple[Grid, ...] = ()

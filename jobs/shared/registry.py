@@ -1,12 +1,10 @@
 """The names that ``job=`` takes, and how a job makes itself known.
 
-A job is one file with one declaration, above its class:
-
     @register("ask", AskSettings, aim="Ask the model, without and with an edit")
     class Job(StoreJob): ...
 
-The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow from it. This file is light: names are
-listed without importing a job, and a job is imported when it is asked for.
+The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow from this. This file is light: names are
+listed without importing a job.
 """
 
 from collections.abc import Callable, Mapping

@@ -253,15 +253,7 @@ class CircuitSurvey(SavedResult, file="circuits"):
         ends: Sequence[Sequence[float]],
         shared: float | None = None,
     ) -> "CircuitSurvey":
-        """Puts circuits' m together.
-
-        Args:
-            subjects: of the facts.
-            shares: of edges.
-            values: by what ranked the edges each fact's m at each share.
-            ends: each fact's m with no edge and with all.
-            shared: as above.
-        """
+        """Puts circuits' m together: by what ranked the edges, each fact's by share, and with no edge and all."""
         none, everything = zip(*ends, strict=True)
         curves, cpr, cmd = {}, {}, {}
         for name, rows in values.items():

@@ -205,14 +205,7 @@ class BackwardLens:
 def _factors(
     lm: LanguageModel, batch: TokenBatch, layers: Sequence[int], loss: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token.
-
-    Args:
-        lm: the model.
-        batch: one prompt.
-        layers: of the FFNs.
-        loss: from the prompt's logits.
-    """
+    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token."""
     inputs: dict[int, Tensor] = {}
 
     def keep(layer: int) -> Callable[[Tensor], None]:

@@ -19,21 +19,7 @@ def plot_layers(
     sums_label: str = "",
     intervals: Sequence[tuple[float, float]] | None = None,
 ) -> None:
-    """Draws bars of neuron counts over the layers and, below, a second figure of each layer.
-
-    Args:
-        path: where to; the suffix says in which format.
-        layers: the layers.
-        counts: of each layer.
-        sums: a second figure of each layer, with a panel of its own; None for none.
-        title: what stands above.
-        counts_label: what the counts count.
-        sums_label: what the second figure is.
-        intervals: bounds of each count.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """Draws bars of neuron counts over the layers, with intervals, and below a second figure of each, if any."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -66,17 +52,7 @@ def plot_layers(
 
 
 def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, label: str) -> None:
-    """Draws a bar for each of some named figures.
-
-    Args:
-        path: where to; the suffix says in which format.
-        values: the figures by name.
-        title: what stands above.
-        label: what the figures are.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """Draws a bar for each of some named figures."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

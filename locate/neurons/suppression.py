@@ -88,20 +88,10 @@ def scaling_check(
 ) -> ScalingCheck:
     """Scales a fact's neurons, random ones and the most active ones, at every position, and compares.
 
-    Random neurons are drawn from the same layers, as many in each, and are none of the located ones.
-
-    Args:
-        lm: the model the neurons were located in.
-        refined: what was found, with the prompts and the answer.
-        factor: 0 suppresses, 2 enhances.
-        draws: how many sets of random neurons.
-        seed: for the draws.
-        neurons: other neurons than those found; None for `refined.neurons`.
-
-    Raises:
-        ValueError: there is no neuron; `draws` is below 1; a layer has too few neurons to draw from, or was not looked
-            at.
-        IndexError: the model has no such neuron.
+    By a factor: 0 suppresses, 2 enhances. Random neurons are drawn `draws` times from the same layers, as many in each,
+    and are none of the located ones, `refined.neurons` unless others are given. Raises ValueError: there is no neuron,
+    `draws` is below 1, a layer has too few neurons to draw from, or was not looked at; IndexError: the model has no
+    such neuron.
     """
     check_value("scaling_check", "factor", factor, float)
     check_value("scaling_check", "draws", draws, AtLeastOne)

@@ -239,14 +239,9 @@ class Learner:
     ) -> Tensor:
         """The routing loss with what other facts ask for: that the shard's own stay with it, and others' with theirs.
 
-        Args:
-            route: the loss without them.
-            answering: the values that answer.
-            scores: the routing scores of the new facts' rows.
-            old: the shard's earlier facts.
-            rivals: what other shards' scores of the new rows are, if there are others.
-            elsewhere: by fact of another shard its score there.
-            rng: draws which of them are asked at this step.
+        `route` is the loss without them, `scores` are of the new facts' rows, `old` the shard's earlier facts, `rivals`
+        other shards' scores of the new rows, if any, `elsewhere` by fact of another shard its score there; `rng` draws
+        which are asked.
         """
         settings, memories = self.settings, self.memories
         if old and settings.remembered:
