@@ -24,11 +24,10 @@ from editing.editor import require_targets
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_targets
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import ClosedFormEdit, edit_of, finish, require_one_kind
+from editing.locate_then_edit.joined import ClosedFormEdit, Round, edit_of, finish, in_one, require_one_kind
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.replay import replayed
-from editing.locate_then_edit.rounds import Round, in_one
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.experts import MixtureMemory
 from editing.editor import Editor
 from editing.locate_then_edit.guards import Guards
+from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.least_squares import Factors
 
 ClosedFormEdit = LowRankEdit | ValueEdit | ExpertsEdit
@@ -122,3 +123,24 @@ def join(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factor
 def beside(one: Factors, other: Factors) -> Factors:
     """The factors of the sum of two changes."""
     return torch.cat([one[0].double(), other[0].double()], 1), torch.cat([one[1].double(), other[1].double()])
+
+
+class Round(NamedTuple):
+    """What one round wrote: by layer the update's factors, the history with it, and of each fact what to report."""
+
+    factors: dict[int, Factors]
+    state: KeyHistory
+    report: list[dict[str, Any]]
+
+
+def in_one(rounds: Sequence[Round]) -> Round:
+    """Rounds of the same facts as one: all that they wrote, and the last one's history.
+
+    Of each fact the first round's report, with those of the later ones as ``again``.
+    """
+    factors = rounds[0].factors
+    for one in rounds[1:]:
+        factors = {layer: beside(factors[layer], pair) for layer, pair in one.factors.items()}
+    by_fact = zip(*(one.report for one in rounds), strict=True)
+    report = [first | {"again": later} if later else first for first, *later in by_fact]
+    return Round(factors, rounds[-1].state, report)
