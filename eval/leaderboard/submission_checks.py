@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eval.evaluation import Case, Evaluation
-from eval.leaderboard.recompute import PAIRED_KINDS, paired_probabilities
 from eval.leaderboard.submission_form import Place, shown, undefined
+from eval.metrics.success import paired_probabilities
+from eval.records import PAIRED_KINDS
 
 CLOSE = 1e-4
 """How far a figure may be from what the records give: what rounding to four digits does."""
