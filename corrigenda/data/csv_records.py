@@ -30,13 +30,9 @@ _NAME = re.compile(r"(?P<field>.*?)(?:\.(?P<part>prompt|answer|group))?(?:\.(?P<
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """A column of the table.
+    """A column of the table, of a record's field; of a probe with its part (empty for a text).
 
-    Attributes:
-        name: as it stands in the first line.
-        field: the record's field that it belongs to.
-        part: the part of a probe; empty for a text.
-        number: which of the columns of this field and part it is, from 0.
+    `number` says which of the columns of this field and part it is, from 0.
     """
 
     name: str

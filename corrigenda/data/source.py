@@ -20,13 +20,10 @@ _SAVE_AS = "save the file as UTF-8"
 
 @dataclass(frozen=True)
 class RawRecord:
-    """One record as it stands in the source.
+    """One record as it stands in the source: the parsed JSON value, of any type.
 
-    Attributes:
-        number: its place, counted from 1: the line in a JSONL or CSV file, else the record.
-        value: the parsed JSON value, of any type.
-        problem: what is wrong with it (a line that is not JSON, a key that stands twice); empty when all is well.
-        field: the path of the field at fault; empty when the whole record is.
+    Its number is counted from 1: the line in a JSONL or CSV file, else the record. `problem` is what is wrong with it
+    (a line that is not JSON, a key that stands twice), `field` the path of the field at fault; both may be empty.
     """
 
     number: int
@@ -39,11 +36,8 @@ class RawRecord:
 class Source:
     """Where records come from, and the records, read lazily and once.
 
-    Attributes:
-        name: a short name: the file's stem, the folder's name, or the hub id.
-        label: how error messages call the source: the path as given, or the hub id.
-        unit: what the record numbers count.
-        records: the records in order.
+    The name is short: the file's stem, the folder's name, or the hub id; the label is what error messages call the
+    source, the unit what the record numbers count.
     """
 
     name: str

@@ -45,10 +45,7 @@ def activated(lm: Editable) -> AbstractContextManager[Activations]:
 class RoutedLayer(ABC):
     """What answers at one layer's FFN, in the rows that it decides on; a routed edit is made of one or several.
 
-    Attributes:
-        layer: the layer.
-        module: the name of the module that holds the layer's values.
-        kind: of the edit.
+    `module` is the name of the module that holds the layer's values, `kind` the edit's.
     """
 
     layer: int
@@ -146,12 +143,7 @@ class RoutedLayer(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RoutedEdit(RoutedLayer, HookedEdit):
-    """An edit that acts on one layer's FFN, in the rows that it answers for.
-
-    Attributes:
-        layer: the layer.
-        module: the name of the module that holds the layer's values.
-    """
+    """An edit that acts on one layer's FFN, whose values `module` holds, in the rows that it answers for."""
 
     layer: int
     module: str

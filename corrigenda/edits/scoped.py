@@ -29,13 +29,7 @@ _LOOKED_AT = 32
 
 
 class PlacedEntries(NamedTuple):
-    """The entries on the model's device, and what finds them in a prompt.
-
-    Attributes:
-        keys, entries, values: of the edit.
-        names: finds the entries whose subject a text names.
-        text: of tokens.
-    """
+    """The entries on the model's device, and what finds those whose subject a prompt names."""
 
     keys: Tensor
     entries: Tensor

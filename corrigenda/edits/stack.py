@@ -35,11 +35,8 @@ MOST_LOST = 0.5
 class Opened:
     """What an applied edit that acts through hooks holds open.
 
-    Attributes:
-        hooks: the context.
-        first: the number of the first hook that it may have put on the model.
-        end: the number after its last one; None until all are there.
-        whole: whether all are there.
+    `first` is the number of the first hook that it may have put on the model, `end` the one after its last; None until
+    all are there.
     """
 
     hooks: AbstractContextManager[Any]

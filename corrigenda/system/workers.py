@@ -134,12 +134,8 @@ def _is_worker() -> bool:
 class _Spread(Generic[Item]):
     """Items being worked on.
 
-    Attributes:
-        ray: the module.
-        workers: how many, and what each has.
-        items: all items.
-        keys: of each item what those have in common that go together.
-        failed: the items at which the work failed, and why; None for the start of a worker.
+    `keys` are of each item what those have in common that go together; `failed` are the items at which the work failed,
+    and why; None for the start of a worker.
     """
 
     ray: Any

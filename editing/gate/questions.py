@@ -23,13 +23,9 @@ OPENINGS = (
 
 @dataclass(frozen=True)
 class AskedPrompt:
-    """A prompt that asks something about a subject.
+    """A prompt that asks something about a subject, in a form: the words around the subject, with ``{}`` for it.
 
-    Attributes:
-        relation: what it asks: prompts of the same relation about the same subject ask the same.
-        form: how: the words around the subject, with ``{}`` for it.
-        subject: about whom or what.
-        prompt: the whole text.
+    Prompts of the same relation about the same subject ask the same.
     """
 
     relation: str

@@ -34,14 +34,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Test:
-    """A paired test between two rows of a table.
+    """A paired test between two rows of a table, by their labels, in the column of a metric.
 
-    Attributes:
-        metric: the column.
-        left: label of the one row.
-        right: of the other.
-        comparison: how they differ.
-        p_holm: the p-value, corrected for all tests of the table.
+    `p_holm` is the p-value, corrected for all tests of the table.
     """
 
     metric: str

@@ -32,13 +32,9 @@ MARKS: Mapping[Via, Mark] = {"completions": "strict", "chat": "lenient"}
 
 @dataclass(frozen=True)
 class ServedPrompt:
-    """What is asked once, whichever facts have it.
+    """What is asked once, whichever facts have it: a prompt, whose answer may be one that should stay what it was.
 
-    Attributes:
-        prompt: the prompt.
-        stays: whether the answer should stay what it was.
-        max_tokens: the longest answer, in tokens.
-        one_line: whether a completion ends at a line break.
+    The longest answer is in tokens; with `one_line` a completion ends at a line break.
     """
 
     prompt: str

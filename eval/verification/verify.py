@@ -28,15 +28,9 @@ Mark: TypeAlias = Literal["strict", "lenient"]
 
 @dataclass(frozen=True)
 class Changed:
-    """A prompt next to a fact at which the model does not go on any more as it did before the edit.
+    """A prompt, of the kind "neighbourhood" or "locality", at which the model does not go on any more as it did before.
 
     Where nothing is known of the unedited model: one at which it says the new object.
-
-    Attributes:
-        kind: "neighbourhood" or "locality".
-        prompt: the prompt.
-        before: how the unedited model goes on; None where that is not known.
-        now: how the edited model goes on.
     """
 
     kind: str

@@ -43,16 +43,10 @@ LAYER, NUMBER = "layer", "number"
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that is tuned.
+    """One thing that is tuned, by its name: `LAYER`, `NUMBER`, or the setting's dotted name.
 
-    Attributes:
-        name: `LAYER`, `NUMBER`, or the setting's dotted name.
-        low: the least value.
-        high: the largest value.
-        start: the value that the editor has.
-        log: whether factors matter, and not differences.
-        whole: whether values are whole numbers.
-        after_targets: whether solved targets do not depend on it.
+    It begins at `start`, the value that the editor has. With `log` factors matter, and not differences; `whole` values
+    are whole numbers; `after_targets` says that solved targets do not depend on it.
     """
 
     name: str
