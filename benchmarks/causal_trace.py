@@ -1,13 +1,10 @@
 """Causal tracing: the plain way against ours, on the same prompts, in one run.
 
 Plain: for each cell a full forward of the clean row and all corrupted rows, all positions and all logits, with a hook
-that restores the clean row's state (the authors' way). Ours: only what a restored state can change. Prints the rank
-correlation of attribution patching with the exact grid too.
+that restores the clean row's state (the authors' way). It is timed on every `--every`-th cell of the grid and scaled
+up; the cells it does run are compared with ours. Also prints the rank correlation of attribution patching.
 
     python benchmarks/causal_trace.py [--prompts 3] [--site block] [--model smollm2-135m]
-
-The plain way is timed on every `--every`-th cell of the grid (all cells cost it the same) and scaled up; the cells it
-does run are compared with ours.
 """
 
 import statistics

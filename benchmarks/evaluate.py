@@ -59,17 +59,7 @@ class LineBreak(StoppingCriteria):
 
 
 class Plain:
-    """The plain way, for some facts.
-
-    Args:
-        lm: the model.
-        facts: the facts.
-        windows: the windows of held-out text.
-        line_break: ends free answers.
-
-    Attributes:
-        seconds: that the parts of the last run took.
-    """
+    """The plain way, for some facts; `line_break` ends free answers, `seconds` are of the last run's parts."""
 
     def __init__(self, lm: LanguageModel, facts: Sequence[Fact], windows: Sequence[int], line_break: LineBreak) -> None:
         self._lm = lm

@@ -52,17 +52,9 @@ def timed(call: Callable[[], T]) -> tuple[float, T]:
 def in_turns(
     plain: Callable[[], P], ours: Callable[[], T], differ: Callable[[P, T], float], most: float, what: str = ""
 ) -> Timing:
-    """Times the plain way, then ours, compares what they give, and says it on standard error.
+    """Times the plain way, then ours, compares what they give, and says it of `what` on standard error.
 
-    Args:
-        plain: the plain way.
-        ours: ours.
-        differ: how far the two results are apart.
-        most: the largest difference that still is the same result.
-        what: what was worked on, for the line.
-
-    Raises:
-        SystemExit: the results differ by more.
+    Raises SystemExit: the results differ by more than `most`.
     """
     plain_seconds, expected = timed(plain)
     our_seconds, result = timed(ours)
@@ -108,9 +100,8 @@ def print_result(result: Mapping[str, Any]) -> None:
 def generation_slowed(lm: LanguageModel, edit: Edit, prompt: str, tokens: int, runs: int) -> dict[str, float]:
     """How much longer greedy generation takes with an edit beside the weights, which speaks on the prompt.
 
-    Returns:
-        the median seconds of `runs` generations without (`base_seconds`) and with it (`seconds`), which take turns; and
-        `overhead`, the second over the first less 1.
+    The median seconds of `runs` generations without (`base_seconds`) and with it (`seconds`), which take turns; and
+    `overhead`, the second over the first less 1.
     """
     times: dict[bool, list[float]] = {False: [], True: []}
     for run in range(2 * runs + 2):

@@ -47,8 +47,7 @@ from indices import compare_indices
 from corrigenda import Fact, KnowledgeBase, LanguageModel, load
 from corrigenda.data import read_facts
 from corrigenda.edits.encoders import STATES, WORDLLAMA
-from corrigenda.knowledge.entries import Entry
-from corrigenda.knowledge.folding import Sums, residuals_of
+from corrigenda.knowledge.entries import Entry, residuals_of
 from corrigenda.runs.environment import peak_memory_mb
 from corrigenda.system.files import write_json
 from editing.knowledge.how import how_named
@@ -114,9 +113,8 @@ def fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact], runs: int = 
     moment = 0.1 * torch.eye(lm.d_ffn, dtype=torch.float64)
     for _ in range(runs):
         begin = time.perf_counter()
-        entries = kb.entries(lm, facts)
-        sums = Sums.of([entry.key for entry in entries], [entry.value for entry in entries], lm.values)
-        torch.linalg.solve(moment + sums.gram, sums.cross)
+        K, R = residuals_of(kb.entries(lm, facts), lm.values)
+        torch.linalg.solve(moment + K.T @ K, K.T @ R)
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
@@ -171,7 +169,7 @@ def plain_fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact]) -> flo
     def fold() -> None:
         A, B = 0.1 * torch.eye(lm.d_ffn, dtype=torch.float64), torch.zeros(lm.values.shape, dtype=torch.float64)
         for entry in entries:
-            k, r = residuals_of([entry.key], [entry.value], lm.values.double())
+            k, r = residuals_of([entry], lm.values)
             A += k.T @ k
             B += k.T @ r
         torch.linalg.solve(A, B)

@@ -1,9 +1,7 @@
 """The command ``corrigenda``, and ``python -m corrigenda``: what ``python run.py`` does, from any folder.
 
-The project's top-level names are words that others use, too: a user's folder may have an ``eval.py``, a ``conf/`` or a
-``run.py``. Here, before anything else is imported, each of the names is taken from where this file is installed. From
-then on Python knows them, and looks for their modules in their own folders only. A user's files under such names are
-neither imported nor in the way. This file is the one place of the core that names what lies above it.
+A user's folder may have an ``eval.py``, a ``conf/`` or a ``run.py``: so each of the project's top-level names is first
+taken from where this file is installed. It is the one file of the core that names what lies above it.
 """
 
 from __future__ import annotations
@@ -17,11 +15,7 @@ NAMES = ("conf", "editing", "eval", "jobs", "locate", "run")
 
 
 def take_own_packages(root: Path) -> None:
-    """Imports the project's top-level packages and modules from one folder, wherever else such names are found.
-
-    Args:
-        root: the folder that they lie in.
-    """
+    """Imports the project's top-level packages and modules from one folder, wherever else such names are found."""
     sys.path.insert(0, str(root))
     try:
         for name in NAMES:

@@ -1,8 +1,4 @@
-"""What an edit does to everything else, at a glance: looked at when the edit is made, for whatever may have gone wrong.
-
-A few plain texts and the beginnings of a few sentences about other things are run before and after. This is no
-evaluation. It costs two short forwards, and tells an edit that wrecks a model from one that does not.
-"""
+"""What an edit does to everything else, at a glance: a few plain texts are run before and after, when it is made."""
 
 import dataclasses
 import math
@@ -83,15 +79,10 @@ class Disturbance:
 
 
 def noted(lm: LanguageModel, edit: Edit, n_facts: int) -> Edit:
-    """An edit with its disturbance in the reports of its last facts, and a warning where that is beyond a bound.
+    """An edit with its disturbance in the reports of its last `n_facts`, and a warning where that is beyond a bound.
 
-    Args:
-        lm: the model without the edit.
-        edit: the edit; one that puts a text before prompts (`TextEdit`) is returned as it is: it changes no model.
-        n_facts: how many of its facts are new.
-
-    Raises:
-        DisturbanceWarning: where the caller has made it an error.
+    The model is without the edit. An edit that puts a text before prompts (`TextEdit`) changes no model and stays as it
+    is. Raises DisturbanceWarning: where the caller has made it an error.
     """
     if isinstance(edit, TextEdit):
         return edit
@@ -110,9 +101,7 @@ def noted(lm: LanguageModel, edit: Edit, n_facts: int) -> Edit:
 def known(edit: Edit, n_facts: int | None = None) -> Disturbance | None:
     """What was found of an edit when it was made; None where nobody looked.
 
-    Args:
-        edit: the edit.
-        n_facts: how many of its facts are new, None for all; of the others an earlier edit was looked at.
+    With `n_facts` of its last facts alone: of the others an earlier edit was looked at.
     """
     begin = 0 if n_facts is None else max(len(edit.origin.facts) - n_facts, 0)
     for report in reversed(edit.origin.report[begin:]):

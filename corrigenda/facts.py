@@ -233,14 +233,9 @@ class Fact:
 
 
 def as_facts(where: str, facts: object) -> Sequence[Fact]:
-    """A list of facts, as it was given; everything else that might be taken for one is refused.
+    """A list of facts, as it was given to `where`; everything else that might be taken for one is refused.
 
-    Args:
-        where: who asks for it, for the message.
-        facts: a list or another sequence of facts; it may be empty.
-
-    Raises:
-        TypeError: it is no list, or something in it is no `Fact`.
+    Raises TypeError: it is no list, or something in it is no `Fact`.
     """
     if isinstance(facts, Fact):
         raise TypeError(f"{where}: takes a list of facts, and got the one fact {facts.id!r}: write [fact]")
@@ -255,11 +250,7 @@ def as_facts(where: str, facts: object) -> Sequence[Fact]:
 
 
 def as_fact(where: str, fact: object, name: str = "fact") -> Fact:
-    """One fact, as it was given.
-
-    Raises:
-        TypeError: it is no `Fact`.
-    """
+    """One fact, as it was given. Raises TypeError: it is no `Fact`."""
     if not isinstance(fact, Fact):
         hint = ": write Fact.from_dict(record)" if isinstance(fact, Mapping) else ""
         raise TypeError(f"{where}: {name}={short_repr(fact)} must be a Fact, not {type(fact).__name__}{hint}")

@@ -90,18 +90,12 @@ def _bootstrap(
 
 
 def exact_share(share: float, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """The exact interval of a share of n independent outcomes (Clopper and Pearson 1934).
+    """The exact interval of a share of n independent outcomes (Clopper and Pearson 1934), at a level.
 
     With k = n * share successes: from the quantile (1 - level) / 2 of Beta(k, n - k + 1), or 0 for k = 0, to the
-    quantile (1 + level) / 2 of Beta(k + 1, n - k), or 1 for k = n. Ten of ten: [0.692, 1].
-
-    Outcomes that are shares themselves (of one subject's prompts) make k a fraction. The bounds are then too wide
-    rather than too narrow, for nothing between 0 and 1 varies more about its mean than yes-or-no outcomes do.
-
-    Args:
-        share: from 0 to 1.
-        n: the number of outcomes, at least 1.
-        level: how often the interval holds the true share, at least.
+    quantile (1 + level) / 2 of Beta(k + 1, n - k), or 1 for k = n. Ten of ten: [0.692, 1]. Outcomes that are shares
+    themselves (of one subject's prompts) make k a fraction. The bounds are then too wide rather than too narrow, for
+    nothing between 0 and 1 varies more about its mean than yes-or-no outcomes do.
     """
     k, tail = n * share, (1 - level) / 2
     low = stats.beta.ppf(tail, k, n - k + 1) if share > ROUNDING else 0.0

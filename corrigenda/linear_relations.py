@@ -67,18 +67,11 @@ def read_samples(
     layers: Sequence[int],
     keep: Collection[int],
 ) -> SampleStates:
-    """Asks for the objects of samples, and reads the subjects' states and the last ones.
+    """Asks for the objects of samples, and reads the subjects' states in some layers and the last ones.
 
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        facts: the samples.
-        examples: for each the samples that stand before it with their true objects, a line each.
-        layers: which layers are looked at.
-        keep: the layers at which forwards with other subjects' states will start.
-
-    Raises:
-        ContextLengthError: a sample with its examples is longer than the model reads.
-        ValueError: a subject has no token.
+    Before each sample stand its `examples` with their true objects, a line each; at the layers `keep` forwards with
+    other subjects' states will start. Raises ContextLengthError: a sample with its examples is longer than the model
+    reads; ValueError: a subject has no token.
     """
     asked = [_asked(lm, fact, before) for fact, before in zip(facts, examples, strict=True)]
     precise = torch.promote_types(lm.dtype, torch.float32)  # sums and inverses of half precision would say little
@@ -176,19 +169,10 @@ def low_rank_inverses(weight: Tensor, ranks: Sequence[int]) -> list[Tensor]:
 
 @torch.no_grad()
 def changed_logits(lm: LanguageModel, samples: SampleStates, layer: int, rows: Tensor, deltas: Tensor) -> Tensor:
-    """What the model says where something is added to the subject's state.
+    """What the model says, (n, vocabulary), where `deltas`, (n, d_model), join what enters a layer at the subject.
 
-    Only layers from this one on, and positions from the subject's last on, run.
-
-    Args:
-        lm: the model.
-        samples: the recording has to have kept the layer.
-        layer: into what enters it.
-        rows: (n,), which of the samples.
-        deltas: (n, d_model).
-
-    Returns:
-        logits at the last token, (n, vocabulary).
+    `rows`, (n,), says of which samples, whose recording has to have kept the layer. Only layers from this one on, and
+    positions from the subject's last on, run.
     """
     found = []
     for some, delta in zip(rows.split(ROWS), deltas.split(ROWS), strict=True):

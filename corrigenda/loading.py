@@ -86,15 +86,7 @@ def load(
 def _read(
     name: str | Path, source: str | Path, options: dict[str, Any], of_model: dict[str, Any], family: Family | None
 ) -> tuple[Any, Any]:
-    """A model and its tokenizer, from a folder (a path) or a hub (its id).
-
-    Args:
-        name: as of `load`, for messages.
-        source: where from.
-        options: for all that transformers reads.
-        of_model: further ones for the weights alone.
-        family: as of `load`.
-    """
+    """A model and its tokenizer, from a folder (a path) or a hub (its id); `of_model` is for the weights alone."""
     from transformers import AutoConfig, AutoTokenizer  # seconds to import
 
     with reaching(name, source):
@@ -120,12 +112,7 @@ def _refuse_revision(name: str | Path, revision: str | None) -> None:
 def _with_adapter(path: Path, **options: Any) -> LanguageModel:
     """A base model with a PEFT adapter merged into it; named by the adapter's folder.
 
-    Args:
-        path: the adapter's folder.
-        options: as of `load`, for the base.
-
-    Raises:
-        DamagedModelError: the adapter does not say what it is for, or does not fit that.
+    Raises DamagedModelError: the adapter does not say what it is for, or does not fit that.
     """
     with reading(path, f"adapter ({ADAPTER})"):
         said = read_json(path / ADAPTER)
@@ -193,11 +180,7 @@ def _refuse_misfits(name: str | Path, model: Any, tokenizer: Any) -> None:
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """A device that torch knows and this machine has.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A device that torch knows and this machine has. Raises ValueError: it is none."""
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):

@@ -178,16 +178,9 @@ def encode_plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def subject_span(
     tokenizer: PreTrainedTokenizerBase, prompt: str, subject: str, begin: int | None = None
 ) -> tuple[int, int]:
-    """The tokens [first, last + 1) of a prompt that cover its subject.
+    """The tokens [first, last + 1) of a prompt that cover its subject, at the character `begin` or where it is last.
 
-    Args:
-        tokenizer: the model's.
-        prompt: the text.
-        subject: what stands in it.
-        begin: where, in characters; None for its last occurrence.
-
-    Raises:
-        ValueError: the subject does not stand there, or has no token.
+    Raises ValueError: the subject does not stand there, or has no token.
     """
     begin = prompt.rfind(subject) if begin is None else begin
     if begin < 0 or not prompt.startswith(subject.rstrip(), begin):
@@ -242,15 +235,9 @@ def shared_heads(
 ) -> tuple[list[list[int]], list[int], list[int]]:
     """What several sequences begin with in common, so that it need be run only once.
 
-    Neighbours in lexicographic order are put together as long as that shares more tokens than leaving them apart.
-
-    Args:
-        sequences: token sequences.
-        limits: for each, how many of its first tokens may be shared.
-
-    Returns:
-        the heads (none if nothing is shared); and for each sequence which head is its, and how many of its first
-        tokens that head gives (0 for sequences that share nothing: any head is theirs).
+    Neighbours in lexicographic order are put together as long as that shares more tokens than leaving them apart; of
+    each at most so many first tokens as `limits` says. The heads (none if nothing is shared); and for each sequence
+    which head is its, and how many of its first tokens that head gives (0 for sequences that share nothing).
     """
     order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
     groups: list[tuple[list[int], int]] = []  # members, tokens in common

@@ -83,16 +83,10 @@ class Server:
     def ask(
         self, requests: Mapping[K, Mapping[str, Any]], keep: Callable[[K, str], None], doing: str, bar: bool
     ) -> None:
-        """Makes requests, several at once.
+        """Makes requests, several at once: what each sends beside `sends`: "prompt" or "messages", "max_tokens", ...
 
-        Args:
-            requests: what each sends beside `sends`: "prompt" or "messages", "max_tokens", ...
-            keep: is told of each, and of its answer, when it has come; of one after the other.
-            doing: what is done, for the progress.
-            bar: whether a terminal gets a bar.
-
-        Raises:
-            ServerError: there is no answer to one of them; those that came before were kept.
+        `keep` is told of each, and of its answer, when it has come; of one after the other. Raises ServerError: there
+        is no answer to one of them; those that came before were kept.
         """
         import httpx
 
@@ -212,15 +206,7 @@ def _asked_pause(retry_after: str) -> float:
 
 
 def require_address(setting: str, url: str) -> None:
-    """Checks the address of a server.
-
-    Args:
-        setting: that names it, for the message.
-        url: the address.
-
-    Raises:
-        SettingsError: it is none, or holds what may be secret.
-    """
+    """Checks the address of a server that a setting names; a SettingsError where it is none, or may hold a secret."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -237,15 +223,7 @@ def require_address(setting: str, url: str) -> None:
 
 
 def key_in(setting: str, variable: str) -> str:
-    """The key in an environment variable.
-
-    Args:
-        setting: that names the variable, for the message.
-        variable: its name.
-
-    Raises:
-        SettingsError: it is no name of a variable, or the variable holds no key.
-    """
+    """The key in an environment variable that a setting names, or a SettingsError where that holds none."""
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable):
         # Not shown: it may be the key itself.
         raise SettingsError(

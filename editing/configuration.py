@@ -10,11 +10,7 @@ from editing.registry import EDITORS, PRESETS, declaration, presets
 
 
 def configuration(name: str) -> dict[str, Any]:
-    """What ``editor=NAME`` stands for, as Hydra reads it.
-
-    Args:
-        name: of an editor, no preset's.
-    """
+    """What ``editor=NAME`` stands for, as Hydra reads it; no preset."""
     cls = EDITORS[name]
     return of_class(cls, declaration(cls).choices)
 

@@ -25,12 +25,7 @@ MOST_EDIT_TOKENS = 512
 
 
 class FactRefusedError(EditRefusedError):
-    """One fact of an edit is refused, whatever the others are.
-
-    Attributes:
-        fact: which.
-        why: it is.
-    """
+    """One fact of an edit is refused, and why, whatever the others are."""
 
     def __init__(self, fact: Fact, why: str) -> None:
         super().__init__(f"fact {fact.id!r}: {why}")
@@ -55,11 +50,7 @@ class Editor(Protocol):
         ...
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
-        """One edit that makes all the facts true of the model.
-
-        Raises:
-            EditRefusedError: it cannot or will not.
-        """
+        """One edit that makes all the facts true of the model. Raises EditRefusedError: it cannot or will not."""
         ...
 
 

@@ -1,17 +1,13 @@
 """The names that `editor=` takes, and how an editor makes itself known.
 
-An editor is one file with one declaration, above its dataclass:
-
     @register("memit", paper="Meng et al. 2023 ...", aim="many facts ...", space=Space("several", (...)))
     @dataclass(frozen=True)
     class Memit: ...
 
 The registry, the configuration (`editing.configuration`), what `job=tune` searches and the pages of methods follow from
-it. A preset is a file of other settings, ``conf/editor/NAME.yaml``, that begins with the editor's name in its
-``defaults``. Editors from outside declare themselves in the same way, or an installed package names their classes as
-entry points in the group ``corrigenda.editors``.
-
-This file is light: names are listed without importing an editor, and a class is imported when it is asked for.
+this. A preset is a file of other settings, ``conf/editor/NAME.yaml``, that begins with the editor's name in its
+``defaults``. An installed package names its editors as entry points in the group ``corrigenda.editors``. This file is
+light: names are listed without importing an editor.
 """
 
 from __future__ import annotations
@@ -168,11 +164,7 @@ def declaration(editor: type) -> EditorDeclaration:
 
 
 def space_of(editor: object) -> Space:
-    """What is tuned of an editor.
-
-    Raises:
-        ValueError: nothing is declared for it; says why, or how to declare it.
-    """
+    """What is tuned of an editor. Raises ValueError: nothing is declared for it; says why, or how to declare it."""
     declared = declaration(type(editor))
     if isinstance(declared.space, Space):
         return declared.space

@@ -68,12 +68,7 @@ CLAMP = Number("value.clamp_norm_factor", 0.4, 8.0, log=True)
 def annotated_bounds(cls: type, setting: str) -> tuple[float | None, float | None]:
     """The range that a setting's annotation gives; None for an end that it leaves open (or, as "above 0", excludes).
 
-    Args:
-        cls: a settings class.
-        setting: a dotted name.
-
-    Raises:
-        AttributeError: the class has no such setting.
+    Raises AttributeError: the class has no setting of this dotted name.
     """
     name, _, rest = setting.partition(".")
     hints = get_type_hints(cls, include_extras=True)

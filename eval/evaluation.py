@@ -211,8 +211,7 @@ def _of_one_model(cases: Sequence[Case]) -> bool:
 def over_windows(metric: Metric, cases: Sequence[Case]) -> tuple[float, float] | None:
     """A 95 % interval of a metric of the held-out texts, drawing windows; each counts once, whichever text it is of.
 
-    Returns:
-        the bounds; None where the windows are not known, or there are fewer than two.
+    None where the windows are not known, or there are fewer than two.
     """
     if metric.by_window is None:
         return None

@@ -73,12 +73,8 @@ def depends_on(lm: LanguageModel, settings: EvalSettings, module: str) -> list[A
     """What measurements of the unedited model depend on besides the facts, as JSON values: so is named what is kept.
 
     The weights and how they compute, precision and kind of device, what is measured, the metrics, and the versions of
-    the code and of the libraries. What is measured again where all of that is the same is the same, bit for bit.
-
-    Args:
-        lm: a causal model.
-        settings: what is measured.
-        module: what keeps it: the dotted name of a module of the project.
+    the code (of `module`, which keeps it) and of the libraries. What is measured again where all of that is the same is
+    the same, bit for bit.
     """
     code = code_version(entry=(module, *sorted(set(METRICS.modules.values()))))
     libraries = [torch.__version__, version("transformers")]

@@ -188,12 +188,7 @@ class ScoredCheck(Record):
 
 @dataclass
 class SampledText(Record):
-    """A text that was sampled after a prompt.
-
-    Attributes:
-        text: the text, without the prompt.
-        entropy: its n-gram entropy in bits; from the text.
-    """
+    """A text that was sampled after a prompt, without that, and its n-gram entropy in bits, from the text."""
 
     text: str = ""
     entropy: float | None = None

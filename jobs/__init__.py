@@ -1,7 +1,6 @@
 """Jobs: what `run.py` can do, one file each, found by the name that `job=` gives (`jobs.shared.registry` says how).
 
-What one job alone needs lies in a folder of its name, what all share in `jobs.shared`. `explain` is for the library's
-user, too: it brings locating, editing and evaluating together for one fact.
+`explain` is for the library's user, too: it brings locating, editing and evaluating together for one fact.
 """
 
 from typing import TYPE_CHECKING

@@ -72,14 +72,7 @@ class LensSettings:
 
 @dataclass(frozen=True)
 class Given:
-    """What a part of the lens works on.
-
-    Attributes:
-        lm: the model.
-        text: the running text.
-        asked: the job's settings.
-        found: by name the results of the parts before it.
-    """
+    """What a part of the lens works on; `found` has by name the results of the parts before it."""
 
     lm: LanguageModel
     text: Text
@@ -89,13 +82,7 @@ class Given:
 
 @dataclass(frozen=True)
 class LensPart:
-    """A part of the lens.
-
-    Attributes:
-        find: makes its result.
-        load: reads a result that was saved.
-        needs: the parts whose results it needs.
-    """
+    """A part of the lens: what finds its result, what reads a saved one, and the parts whose results it needs."""
 
     find: Callable[[Given], Result]
     load: Callable[[Path], Result]
@@ -177,11 +164,7 @@ class Job(job.Job):
 
 
 def _check_parts(parts: tuple[str, ...]) -> None:
-    """Checks that the parts are known, each once, and each behind those that it needs.
-
-    Raises:
-        SettingsError: they are not.
-    """
+    """Checks that the parts are known, each once, and each behind those that it needs, or raises SettingsError."""
     for place, name in enumerate(parts):
         if name not in PARTS:
             hint = did_you_mean(name, list(PARTS), most=1)

@@ -94,11 +94,8 @@ class _Changing:
 def changing(config: DictConfig, find: Callable[..., Any], *more: Any) -> Mapping[str, Any]:
     """The locator of a job with `ChangeSettings`, by the name that its results get.
 
-    Args:
-        config: of the run.
-        find: looks at a fact, by (locator, editor, *more, lm, fact, answer), the editor None where nothing is changed.
-            A function of a module.
-        more: what it needs.
+    `find`, a function of a module, looks at a fact by (locator, editor, *more, lm, fact, answer), the editor None where
+    nothing is changed.
     """
     locator = instantiate(config.job.locator)
     editor = instantiate_editor(config.editor) if check(ChangeSettings, config.job).change else None

@@ -54,9 +54,5 @@ class Locator(Protocol[R_co]):
         ...
 
     def find(self, lm: LanguageModel, fact: Fact, answer: str | None = None) -> R_co:
-        """Looks for one fact.
-
-        Raises:
-            UnknownFactError: the model does not know it.
-        """
+        """Looks for one fact. Raises UnknownFactError: the model does not know it."""
         ...

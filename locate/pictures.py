@@ -17,11 +17,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def checked(path: str | Path) -> Path:
-    """The path of a picture, whose suffix says its kind.
-
-    Raises:
-        ValueError: the suffix is not one of `SUFFIXES`.
-    """
+    """The path of a picture, whose suffix says its kind. Raises ValueError: the suffix is not one of `SUFFIXES`."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         kind = path.suffix or "without a suffix"
@@ -39,14 +35,8 @@ def save(figure: Figure, path: Path) -> None:
 def chart(path: str | Path, title: str, *, height: float = 4, legend: str | None = "small") -> Iterator[Axes]:
     """A picture of one panel, for the block to draw into; titled and written when the block ends.
 
-    Args:
-        path: where to; the suffix says in which format.
-        title: what stands above.
-        height: of the picture, in inches; its width is 7.
-        legend: the size of its letters, where something has a label; None for no legend.
-
-    Raises:
-        ValueError: the suffix is not one of `SUFFIXES`.
+    Its height is in inches, its width is 7; the legend is the size of its letters, where something has a label. Raises
+    ValueError: the path's suffix is not one of `SUFFIXES`.
     """
     from matplotlib.figure import Figure
 

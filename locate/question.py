@@ -75,21 +75,15 @@ class Question:
 
 @one_thread
 def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
-    """The question whether a model knows a fact.
+    """The question whether a causal or masked model knows a fact, whose statement is the prompt.
 
-    Args:
-        lm: a causal model, or a masked one (the prompt's mask is where it answers, and the prompt gets one at its end
-            if it has none).
-        fact: the fact; its statement is the prompt.
-        answer: None for the model's own most likely next token, which has to be what the fact's true object begins
-            with (where the fact names one); "top" for that token whatever it is; or any text or tokens, all of which
-            then count. Where that token is no word yet, a space alone (which many tokenizers put before every number)
-            or a part of a letter, those after it count, too.
-
-    Raises:
-        UnknownFactError: the model's answer is not the fact's true object.
-        ContextLengthError: the prompt, with the answer, is longer than the model reads.
-        ValueError: the prompt has several masks; or the answer is empty.
+    A masked model answers at the prompt's mask, and the prompt gets one at its end if it has none. The answer is None
+    for the model's own most likely next token, which has to be what the fact's true object begins with (where the fact
+    names one); "top" for that token whatever it is; or any text or tokens, all of which then count. Where that token is
+    no word yet, a space alone (which many tokenizers put before every number) or a part of a letter, those after it
+    count, too. Raises UnknownFactError: the model's answer is not the fact's true object; ContextLengthError: the
+    prompt, with the answer, is longer than the model reads; ValueError: the prompt has several masks, or the answer is
+    empty.
     """
     as_fact("locating", fact)
     check_value("locating", "answer", answer, str | tuple[Count, ...] | None)
@@ -164,11 +158,7 @@ def require_relations(lm: LanguageModel) -> None:
 
 
 def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:
-    """Checks that what was found is finite.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Checks that what was found is finite, or raises ValueError."""
     if not all(bool(tensor.isfinite().all()) for tensor in found):
         raise ValueError(
             f"{lm.name} gives no numbers (NaN or infinity) after {question.prompt!r}: nothing can be located; is it "

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from corrigenda import Fact, KnowledgeBase
-from corrigenda.knowledge.entries import Entry, request_hash
-from corrigenda.knowledge.folding import Folding
+from corrigenda import Fact, KnowledgeBase, ValueEdit
+from corrigenda.edits.origin import Origin
+from corrigenda.knowledge.entries import Entry, by_layer, request_hash
 
 LAYERS = (1, 2)
 
@@ -42,6 +42,26 @@ def same(found: Sequence[Entry], expected: Sequence[Entry]) -> bool:
         and all(getattr(a, name) == getattr(b, name) for name in ("fact", "layer", "fingerprint", "settings"))
         for a, b in zip(found, expected, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class Folding:
+    """V = A^-1 B, A = lambda C + sum k k^T, B = lambda C V0 + sum k v^T, in float64 (Larimar's algebra)."""
+
+    moments: dict[int, torch.Tensor]
+    weight: float
+
+    def __call__(self, lm: Any, facts: Sequence[Fact], entries: Sequence[Entry]) -> ValueEdit:
+        changes = {}
+        for layer, found in by_layer(entries).items():
+            V0 = lm.memory(layer).values.double()
+            A = self.weight * self.moments[layer]
+            B = A @ V0
+            for entry in found:
+                k, v = entry.key.double(), entry.value.double()
+                A, B = A + torch.outer(k, k), B + torch.outer(k, v)
+            changes[layer] = torch.linalg.solve(A, B) - V0
+        return ValueEdit.of(lm, Origin(lm.name, lm.fingerprint, "folding", {}, tuple(facts)), changes)
 
 
 def folding_of(lm: Any, weight: float) -> Folding:

@@ -39,15 +39,10 @@ def candidates() -> Mapping[str, tuple[str, ...]]:
 
 
 def biographies(n: int, seed: int = 0, each: int = 1) -> tuple[Fact, ...]:
-    """Facts about made persons; the first ones of a longer list are the same.
+    """N facts about made persons; the first ones of a longer list are the same.
 
-    Args:
-        n: how many.
-        seed: of the names and the values.
-        each: how many relations of a person are told, one fact after the other; relations take turns.
-
-    Raises:
-        SettingsError: there are no such facts: more than there are names for, or more of a person than relations.
+    `each` relations of a person are told, one fact after the other; relations take turns. Raises SettingsError: there
+    are fewer names or relations than that.
     """
     relations = attributes()
     names = [line.partition(": ")[2].split("; ") for line in _lines() if line.startswith("[names]")]

@@ -30,13 +30,9 @@ _NAME = re.compile(r"(?P<field>.*?)(?:\.(?P<part>prompt|answer|group))?(?:\.(?P<
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """A column of the table.
+    """A column of the table, of a record's field; of a probe with its part (empty for a text).
 
-    Attributes:
-        name: as it stands in the first line.
-        field: the record's field that it belongs to.
-        part: the part of a probe; empty for a text.
-        number: which of the columns of this field and part it is, from 0.
+    `number` says which of the columns of this field and part it is, from 0.
     """
 
     name: str
@@ -48,14 +44,9 @@ class CsvColumn:
 def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, str]]:
     """The rows of a table below its first line, which names the columns; rows without any text are passed over.
 
-    The separator is a tab in a ``.tsv`` file; else a comma, or a semicolon where the first line has no comma.
-
-    Yields:
-        the line that the row begins in, counted from 1; its record, or what is wrong with it; and the field at fault,
-        if one is.
-
-    Raises:
-        ValueError: the file is no UTF-8 text, it has no first line, or columns are named twice or cannot be.
+    The separator is a tab in a ``.tsv`` file; else a comma, or a semicolon where the first line has no comma. Yields
+    the line that the row begins in, from 1; its record, or what is wrong with it; and the field at fault, if one is.
+    Raises ValueError: the file is no UTF-8 text, it has no first line, or columns are named twice or cannot be.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -89,11 +80,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
 
 
 def _columns(path: Path, names: list[str]) -> list[CsvColumn]:
-    """The columns that the first line names.
-
-    Raises:
-        ValueError: one is named twice that is no list, or has no name.
-    """
+    """The columns that the first line names. Raises ValueError: one is named twice that is no list, or has no name."""
     seen: Counter[tuple[str, str]] = Counter()
     columns = []
     for place, written in enumerate(names, start=1):

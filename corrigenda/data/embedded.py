@@ -1,16 +1,14 @@
 """The fact set that ships with the project, and the texts on which perplexity drift is measured.
 
 `embedded.json` holds relations, each with its templates (one ``{}`` for the subject) and its facts grouped by their
-true object:
+true object, so that neighbourhood prompts can ask about subjects with the same one:
 
     {"aliases": {object: [other names]},
      "relations": [{"id", "prompt", "paraphrases", "neighbourhood", "generation",
                     "portability": {"prompt", "consequence": {object: what follows from it}},
                     "objects": {true object: {"facts": {subject: new object}, "neighbours": [subjects]}}}]}
 
-The grouping is what makes neighbourhood prompts possible: they ask about subjects with the same true object. The
-subjects in `neighbours` serve only for neighbourhood and locality prompts. None of them is itself edited in the same
-relation, so a run that edits the whole set one fact after another does not overwrite the answers it is measured by.
+The subjects in `neighbours` serve for neighbourhood and locality prompts alone, and are not edited in that relation.
 """
 
 from __future__ import annotations
@@ -35,14 +33,11 @@ T = TypeVar("T")
 
 @cache
 def embedded_facts() -> tuple[Fact, ...]:
-    """The embedded facts, expanded, in an order that goes round the relations.
+    """The embedded facts, always the same, in an order that goes round the relations.
 
     Every fact has both targets, at least two paraphrases, six neighbourhood prompts and three locality probes; where
     something definite follows from the relation's object it has a portability probe too. Any first n facts span about
-    as many relations as n allows, so a short run is a fair sample.
-
-    Returns:
-        the facts, always the same and in the same order, with ids such as "landmark_city/eiffel-tower".
+    as many relations as n allows. Ids are such as "landmark_city/eiffel-tower".
     """
     source = json.loads(_read("embedded.json"))
     relations = [_Relation.from_json(record, source["aliases"]) for record in source["relations"]]

@@ -31,11 +31,7 @@ def lookup(record: Record, path: str) -> object:
 
 
 def text(record: Record, path: str) -> str:
-    """The non-empty string at `path`, as it stands.
-
-    Raises:
-        FactError: it is absent, null, not a string, or blank.
-    """
+    """The non-empty string at `path`, as it stands. Raises FactError: it is absent, null, not a string, or blank."""
     value = lookup(record, path)
     if value is None:
         raise FactError(path, "is missing")
@@ -114,11 +110,7 @@ def template(record: Record, path: str, subject: str) -> str:
 
 
 def require_subject(prompt: str, path: str, subject: str) -> None:
-    """Refuse a filled prompt that does not contain the subject.
-
-    Raises:
-        FactError: naming `path`.
-    """
+    """Refuse a filled prompt that does not contain the subject. Raises FactError: naming `path`."""
     if subject not in prompt:
         raise FactError(path, f"does not contain the subject {shortened(repr(subject))}: {shortened(repr(prompt))}")
 
@@ -133,11 +125,7 @@ def texts_about(record: Record, path: str, subject: str) -> tuple[str, ...]:
 
 @contextmanager
 def fields_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Give a `FactError` raised inside the name that its field has in the record.
-
-    Args:
-        names: from the names of `Fact`'s fields to paths in the record.
-    """
+    """Gives a `FactError` raised inside the path that its field has in the record, by the names of `Fact`'s fields."""
     try:
         yield
     except FactError as error:

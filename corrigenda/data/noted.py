@@ -8,10 +8,8 @@ from typing import Any
 class Noted(Mapping[str, Any]):
     """A record, or an object in one, that notes which of its keys are read.
 
-    Args:
-        value: the object.
-        path: where it stands in its record; ``[]`` stands for every item of a list.
-        read: the paths that were read so far, shared by all objects of a record.
+    `path` is where it stands in its record, ``[]`` for every item of a list; all objects of a record share the paths
+    `read`.
     """
 
     def __init__(self, value: Mapping[str, Any], path: str = "", read: set[str] | None = None) -> None:

@@ -1,8 +1,4 @@
-"""Probes of the form *other subject, same relation*, for facts that bring no neighbourhood prompts (zsRE, own facts).
-
-An edit that changes "What state is {} located?" for one subject should not answer the same question for others. A
-question of another form ("who sings ...?") hardly shows that: it looks like nothing that was edited.
-"""
+"""Probes of the form *other subject, same relation*, for facts without neighbourhood prompts (zsRE, own facts)."""
 
 import hashlib
 import logging
@@ -23,21 +19,13 @@ OTHER_SUBJECT = "other_subject"
 
 
 def with_other_subjects(facts: FactSet, source: Sequence[Fact], count: int) -> FactSet:
-    """The facts, each with its own prompt about other subjects among its locality probes.
+    """The facts, each with its own prompt about at most `count` other subjects among its locality probes.
 
     The other subject is that of a fact of `source` with the same relation, where both name one, else with the same
     form: its prompt is the fact's prompt or a paraphrase of it, or the other way round. The answer is that fact's
-    `target_true`. They are no neighbourhood prompts, whose right answer is the fact's own old object. A subject that
-    is edited, or a name that holds the fact's subject, is never taken. Which ones are taken follows from a hash of the
-    fact's id and the subject.
-
-    Args:
-        facts: the facts that are edited; those with neighbourhood prompts stay as they are.
-        source: all facts of the data.
-        count: so many probes for a fact at most.
-
-    Returns:
-        the set; how many facts have such probes now is said in the log.
+    `target_true`. Facts that have neighbourhood prompts stay as they are, and these are none: their right answer is the
+    fact's own old object. A subject that is edited, or a name that holds the fact's subject, is never taken. Which ones
+    are taken follows from a hash of the fact's id and the subject.
     """
     edited = {normalised(fact.subject) for fact in facts}
     pool = _Pool(fact for fact in source if fact.target_true is not None and normalised(fact.subject) not in edited)

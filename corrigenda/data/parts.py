@@ -22,17 +22,10 @@ def part_of(fact: Fact) -> Part:
 
 
 def take_part(facts: FactSet, part: Part, limit: int | None = None, offset: int = 0) -> FactSet:
-    """The facts of one part.
+    """The facts of one part, at most `limit` of them from `offset` on.
 
-    Args:
-        facts: all facts.
-        part: which.
-        limit: how many of them at most.
-        offset: how many of them to pass over first.
-
-    Raises:
-        ValueError: there is no such part, no fact is left, `limit` or `offset` is out of range, or the part shares a
-            fact or subject with the other one.
+    Raises ValueError: there is no such part, no fact is left, `limit` or `offset` is out of range, or the part shares a
+    fact or subject with the other one.
     """
     check_range(limit, offset)
     if part not in get_args(Part):

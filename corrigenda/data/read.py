@@ -102,14 +102,7 @@ def read_part(part: str) -> FactSet:
 
 
 def good_facts(source: str | Path, schema: str, split: str, config: str | None) -> Iterator[Fact]:
-    """The good facts of a whole source, from first to last; bad records are passed over, and nothing is said of them.
-
-    Args:
-        source: as `read_facts` takes it, which says what is wrong with the records and raises what this raises.
-        schema: likewise.
-        split: likewise.
-        config: likewise.
-    """
+    """The good facts of a whole source, as `read_facts` reads it; bad records are passed over, and nothing is said."""
     if source == "embedded":
         return iter(_embedded(None, 0))
     known = None if schema == "auto" else schema_named(schema)
@@ -129,11 +122,7 @@ def _check_names(source: str | Path, schema: str, split: str | None, config: str
 
 
 def _report(label: str, good: int, skipped: list[RecordError], unread: Counter[str]) -> None:
-    """Says what was not read, and which records were skipped.
-
-    Raises:
-        ValueError: no record is good.
-    """
+    """Says what was not read, and which records were skipped. Raises ValueError: no record is good."""
     if unread:
         keys = ", ".join(f"{key} ({count})" for key, count in unread.most_common(20)) + ", ..." * (len(unread) > 20)
         logger.warning("%s: keys that are not read, and in how many of %d records: %s", label, good, keys)

@@ -19,12 +19,7 @@ from corrigenda.text.names import did_you_mean
 
 @dataclass(frozen=True)
 class RelationFacts:
-    """The facts of one relation, of which each has a true object.
-
-    Attributes:
-        name: the relation's.
-        facts: its samples, one a subject, in the order of the source.
-    """
+    """The samples of one relation by its name, one a subject, in the order of the source; each has a true object."""
 
     name: str
     facts: tuple[Fact, ...]
@@ -41,16 +36,10 @@ class RelationFacts:
 
 
 def group_by_relation(facts: Iterable[Fact], names: Sequence[str] = ()) -> tuple[RelationFacts, ...]:
-    """Facts by the relation that they name, in the order in which relations come; of each subject the first fact.
+    """Facts by the relation that they name, in the order of `names` or as they come; of each subject the first fact.
 
-    Facts that name no relation or no true object are left out.
-
-    Args:
-        facts: what there is.
-        names: the relations that are wanted, in this order; none for all.
-
-    Raises:
-        ValueError: there is no relation of such a name, or none at all.
+    Facts that name no relation or no true object are left out. Raises ValueError: there is no relation of such a name,
+    or none at all.
     """
     groups: dict[str, dict[str, Fact]] = {}
     for fact in facts:
@@ -68,13 +57,9 @@ def group_by_relation(facts: Iterable[Fact], names: Sequence[str] = ()) -> tuple
 def read_relations(path: str | Path, template: int = 0) -> FactSet:
     """The samples of relations as facts, which name their relation and true object and have no new one.
 
-    Args:
-        path: a file of one relation, or a folder of such files (``*.json``, by name).
-        template: which of a relation's prompts asks; where it has fewer, the last.
-
-    Raises:
-        FileNotFoundError: there is no such file, or no such file in the folder.
-        RecordError: a sample, or the relation, cannot be used; with the file, the sample's number and the field.
+    They are in a file of one relation, or in a folder of such files (``*.json``, by name). The prompt of the number
+    `template` asks; where a relation has fewer, its last. Raises FileNotFoundError: there is no such file; RecordError:
+    a sample, or the relation, cannot be used; with the file, the sample's number and the field.
     """
     place = Path(expanded(path))
     files = sorted(place.glob("*.json")) if place.is_dir() else [place]

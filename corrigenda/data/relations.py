@@ -90,11 +90,6 @@ def subjects() -> dict[str, tuple[str, ...]]:
 
 
 def relations_of(fact: Fact, among: Sequence[Relation] | None = None) -> tuple[Relation, ...]:
-    """Those that a fact may be of: whose Wikidata id it names, or one of whose forms its prompt is; else none.
-
-    Args:
-        fact: the fact.
-        among: the relations to look among; None for all that ship.
-    """
+    """Those that a fact may be of: whose Wikidata id it names, or one of whose forms its prompt is; else none."""
     known = relations() if among is None else among
     return tuple(one for one in known if fact.relation in (one.wikidata, one.name) or fact.prompt in one.forms)

@@ -1,12 +1,10 @@
 """What supersedes what: the one rule for requests that repeat, contradict or overwrite earlier ones.
 
 Two requests are about the same thing if they have the same subject and the same relation where both name one, else the
-same prompt. A later one with the same object *repeats* the earlier; one with another object *supersedes* it, and the
-earlier no longer counts. An erasure asks for no object: it supersedes what asks for one, and repeats another erasure.
-
-Subjects, relations, prompts and objects are compared `normalised`. The rule is not transitive (a request without a
-relation can be about the same thing as two that name different ones), so requests are compared with one another and not
-sorted into groups; an index makes that linear in their number.
+same prompt, all `normalised`. A later one with the same object *repeats* the earlier; one with another object
+*supersedes* it, and the earlier no longer counts. An erasure asks for no object: it supersedes what asks for one, and
+repeats another erasure. The rule is not transitive, so requests are compared with one another and not sorted into
+groups; an index makes that linear in their number.
 """
 
 from __future__ import annotations
@@ -32,14 +30,7 @@ def normalised(text: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What a fact asks about, and for, in the form in which requests are compared.
-
-    Attributes:
-        subject: normalised.
-        prompt: normalised.
-        relation: normalised; None if the fact names none.
-        object: the new object, normalised; None for an erasure.
-    """
+    """What a fact asks about, and for, normalised, to be compared; an erasure has no object, and some no relation."""
 
     subject: str
     prompt: str
@@ -97,15 +88,11 @@ def _raise(numbers: dict[tuple[str, str], int], key: tuple[str, str], number: in
 
 
 def history(facts: Sequence[Fact], refused: Collection[int] = ()) -> list[dict[str, int]]:
-    """For each request what it is to the latest earlier one about the same thing.
+    """For each request what it is to the latest earlier one about the same thing, in the words of edits' reports.
 
-    Args:
-        facts: the requests in order.
-        refused: the numbers of those that an editor refused: nothing was made of them, they are no predecessors.
-
-    Returns:
-        For each ``{"repeats": number}`` if that one asks for the same object, ``{"contradicts": number}`` if it asks
-        for another (and is superseded), ``{}`` if there is none. In these words reports of edits say it.
+    ``{"repeats": number}`` if that one asks for the same object, ``{"contradicts": number}`` if it asks for another
+    (and is superseded), ``{}`` if there is none. The requests of the numbers `refused` are no predecessors: nothing was
+    made of them.
     """
     requests = [Request.of(fact) for fact in facts]
     last, found = _Last(), list[dict[str, int]]()
@@ -170,14 +157,9 @@ SUPERSEDED_BY, REPEATED_BY = "superseded_by", "repeated_by"
 def reports_together(facts: Sequence[Fact], now: ActiveRequests) -> list[dict[str, Any]]:
     """What one edit of several facts has to report of what they are to one another.
 
-    Args:
-        facts: all facts.
-        now: how they stand.
-
-    Returns:
-        For each fact: where it is left out, ``{"superseded_by": id}`` or ``{"repeated_by": id}`` of the last word on
-        the same thing; that one has ``{"contradicts": id}`` or ``{"repeats": id}`` of the latest it stands for; ``{}``
-        for the others.
+    For each fact: where it is left out, ``{"superseded_by": id}`` or ``{"repeated_by": id}`` of the last word on the
+    same thing; that one has ``{"contradicts": id}`` or ``{"repeats": id}`` of the latest it stands for; ``{}`` for the
+    others.
     """
     found: list[dict[str, Any]] = [{} for _ in facts]
     for numbers, left_out, kept in (

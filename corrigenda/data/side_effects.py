@@ -1,8 +1,6 @@
 """Prompts that show what an edit should not do: made from a fact by templates, where the fact brings none of its own.
 
-Every template is put around the fact's prompt, which is the beginning of a sentence (CounterFact) or a question (zsRE).
-The same fact gives the same prompts, in the same order. An erasure has only those about its subject: it states nothing
-that could be denied, checked or turned round.
+The same fact gives the same prompts, in the same order. An erasure has only those about its subject.
 """
 
 import random
@@ -28,12 +26,7 @@ OTHER_RELATIONS = 5
 
 @dataclass(frozen=True)
 class FactCheck:
-    """A question whether a claim is true.
-
-    Attributes:
-        prompt: the question.
-        expected: its right answer in a model that holds the new fact.
-    """
+    """A question whether a claim is true, and its right answer in a model that holds the new fact."""
 
     prompt: str
     expected: Literal["Yes", "No"]

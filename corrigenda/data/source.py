@@ -20,13 +20,10 @@ _SAVE_AS = "save the file as UTF-8"
 
 @dataclass(frozen=True)
 class RawRecord:
-    """One record as it stands in the source.
+    """One record as it stands in the source: the parsed JSON value, of any type.
 
-    Attributes:
-        number: its place, counted from 1: the line in a JSONL or CSV file, else the record.
-        value: the parsed JSON value, of any type.
-        problem: what is wrong with it (a line that is not JSON, a key that stands twice); empty when all is well.
-        field: the path of the field at fault; empty when the whole record is.
+    Its number is counted from 1: the line in a JSONL or CSV file, else the record. `problem` is what is wrong with it
+    (a line that is not JSON, a key that stands twice), `field` the path of the field at fault; both may be empty.
     """
 
     number: int
@@ -39,11 +36,8 @@ class RawRecord:
 class Source:
     """Where records come from, and the records, read lazily and once.
 
-    Attributes:
-        name: a short name: the file's stem, the folder's name, or the hub id.
-        label: how error messages call the source: the path as given, or the hub id.
-        unit: what the record numbers count.
-        records: the records in order.
+    The name is short: the file's stem, the folder's name, or the hub id; the label is what error messages call the
+    source, the unit what the record numbers count.
     """
 
     name: str
@@ -53,20 +47,14 @@ class Source:
 
 
 def open_source(source: str | Path, split: str, config: str | None) -> Source:
-    """Open a file, a folder or a hub data set; what exists locally wins over a hub id of the same spelling.
+    """Opens a file, a folder or a hub data set; what exists locally wins over a hub id of the same spelling.
 
-    Args:
-        source: path of a ``.json`` file (a list of records), of a ``.jsonl`` file (one record a line; blank lines are
-            passed over), of a ``.csv`` or ``.tsv`` table (`corrigenda.data.csv_records`) or of a folder with data
-            files, or a hub id "owner/name", or one such file on the hub,
-            "hf://datasets/owner/name/path/file.json" (``@revision`` after the name). A `Path` is never on the hub.
-        split: the split to read, for folders and the hub.
-        config: the configuration to read, for folders and the hub.
-
-    Raises:
-        FileNotFoundError: there is no such file, folder or data set, or it holds no data.
-        ConnectionError: the hub cannot be reached and the data set is not in the local cache.
-        ValueError: the file is not a JSON list, has another suffix, or no such split or configuration exists.
+    A source is the path of a ``.json`` file (a list of records), of a ``.jsonl`` file (one record a line; blank lines
+    are passed over), of a ``.csv`` or ``.tsv`` table (`corrigenda.data.csv_records`) or of a folder with data files; or
+    a hub id "owner/name", or one such file on the hub, "hf://datasets/owner/name/path/file.json" (``@revision`` after
+    the name). A `Path` is never on the hub. `split` and `config` are of folders and the hub. Raises FileNotFoundError:
+    there is no such source, or it holds no data; ConnectionError: the hub cannot be reached and its cache has no copy;
+    ValueError: the file is not a JSON list, has another suffix, or no such split or configuration exists.
     """
     label = str(source)
     on_hub = _HUB_FILE.fullmatch(label) if isinstance(source, str) else None

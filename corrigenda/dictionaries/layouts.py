@@ -81,18 +81,12 @@ class _Read:
 
 
 def read_dictionary(source: str | Path, layer: int | None = None) -> FeatureDictionary:
-    """A published dictionary, or one that was trained here.
+    """A published dictionary, or one that was trained here: a folder, or a hub's id with the folder in it.
 
-    Args:
-        source: its folder; or a hub's id with the folder in it (``owner/name/layers.6.mlp``). Where it is the folder
-            above, the layer says which.
-        layer: of the FFN, where the folder's name does not say it; else as there.
-
-    Raises:
-        ConnectionError: the hub cannot be reached, and its cache has no copy.
-        DamagedFileError: a file cannot be read, or does not fit the others.
-        FileNotFoundError: there is no dictionary.
-        ValueError: it is of another hook point than an FFN's, or has what is not read.
+    The layer is that of the FFN where the folder's name (``owner/name/layers.6.mlp``) does not say it, or of a folder
+    in the one that is named. Raises ConnectionError: the hub cannot be reached, and its cache has no copy;
+    DamagedFileError: a file cannot be read, or does not fit the others; FileNotFoundError: there is no dictionary;
+    ValueError: it is of another hook point than an FFN's, or has what is not read.
     """
     folder = expanded(source)
     config, weights = _local(folder, layer) if folder.is_dir() else _from_hub(str(source), layer)
@@ -201,10 +195,7 @@ def _from_hub(source: str, layer: int | None) -> tuple[Path, Path]:
 def _hooked(read: _Read, hook: str, named: bool = False) -> tuple[int, str, bool]:
     """The layer of a hook point, "input", "output" or "" (both), and whether it may be behind a norm of the block.
 
-    Args:
-        read: the dictionary.
-        hook: its name.
-        named: whether the layer that was given may stand for a name that says nothing.
+    With `named` the layer that was given may stand for a name that says nothing.
     """
     if found := HOOK.search(hook):
         return _layer(read, int(found[1])), "", False
@@ -284,11 +275,7 @@ def _saelens(read: _Read) -> FeatureDictionary:
 
 
 def _kind(read: _Read, said: Mapping[str, Any]) -> str:
-    """What activates a dictionary of SAELens.
-
-    Raises:
-        ValueError: it is not read, or the model was changed for it.
-    """
+    """What activates a dictionary of SAELens. Raises ValueError: it is not read, or the model was changed for it."""
     architecture, function = said.get("architecture", "standard"), said.get("activation_fn", "relu")
     function = said.get("activation_fn_str", function)
     if architecture not in KINDS or function not in ("relu", "topk"):

@@ -224,9 +224,6 @@ class AttachedEdit(HookedEdit):
 def viewed(coefficients: Tensor, mean: Tensor, projection: Tensor) -> Tensor:
     """A layer's view of coefficients, with the length 1: (n, d_ffn) -> (n, d_k), in float32.
 
-    Args:
-        coefficients: m.
-        mean: (d_ffn,).
-        projection: (d_ffn, d_k).
+    `mean` is (d_ffn,), `projection` (d_ffn, d_k).
     """
     return torch.nn.functional.normalize((coefficients.to(mean.dtype) - mean) @ projection, dim=1)

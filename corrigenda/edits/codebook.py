@@ -126,12 +126,9 @@ class CodebookEdit(RoutedEdit):
 
 
 def replaced(replace: Replace, prompt: Tensor, tail: Tensor) -> Tensor:
-    """At which tokens a value takes the place of the FFN's output, (batch, position).
+    """At which tokens a value takes the place of the FFN's output, (batch, position), by `CodebookEdit.replace`.
 
-    Args:
-        replace: see `CodebookEdit`.
-        prompt: (batch, position), the tokens of the prompt.
-        tail: (batch, position), the prompt's last token and all after it.
+    `prompt`, (batch, position), are the tokens of the prompt, `tail` its last token and all after it.
     """
     if replace == "onwards":
         return tail

@@ -25,13 +25,9 @@ from corrigenda.prompts import encode
 
 
 class PlacedLayer(NamedTuple):
-    """What a layer adds, on the model's device, and when.
+    """What a layer adds, on the model's device, and when: left (d_ffn, rank), right (rank, d_model).
 
-    Attributes:
-        left: (d_ffn, rank).
-        right: (rank, d_model).
-        shown: the statements, as the model's tokenizer gives them back.
-        text: of tokens.
+    `shown` are the statements, as the model's tokenizer gives them back.
     """
 
     left: Tensor
@@ -44,12 +40,8 @@ class PlacedLayer(NamedTuple):
 class CounterfactualLayer(RoutedLayer):
     """The low-rank change of one layer's values, in the rows whose prompt has one of the statements.
 
-    Attributes:
-        layer: the layer.
-        module: the name of the module that holds its values.
-        left: (d_ffn, rank).
-        right: (rank, d_model).
-        shown: gives the statements as a model's tokenizer gives them back.
+    It is `left`, (d_ffn, rank), times `right`, (rank, d_model); `shown` gives the statements as a model's tokenizer
+    gives them back.
     """
 
     layer: int

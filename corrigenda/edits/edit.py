@@ -346,11 +346,7 @@ def all_applied(edits: Iterable[Edit], lm: Model) -> Iterator[Model]:
 
 
 def folder_for(folder: str | Path, what: str) -> Path:
-    """The path of a folder that is to be written.
-
-    Raises:
-        FileExistsError: it, or a folder above it, is a file.
-    """
+    """The path of a folder that is to be written. Raises FileExistsError: it, or a folder above it, is a file."""
     path = Path(folder)
     for place in (path, *path.parents):
         if place.is_file():

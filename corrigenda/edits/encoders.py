@@ -35,15 +35,9 @@ Encoder = Callable[[BareModel, Sequence[str]], Tensor]
 
 
 def encoder_named(name: str, gate: Gate | None) -> Encoder:
-    """What a name of the table stands for.
+    """What a name of the table stands for; the gate maps the states, for `states`.
 
-    Args:
-        name: the name.
-        gate: what maps the states, for `states`.
-
-    Raises:
-        ImportError: a package that it needs is not installed.
-        SettingsError: there is no such encoder.
+    Raises ImportError: a package that it needs is not installed; SettingsError: there is no such encoder.
     """
     if name == STATES:
         if gate is None:

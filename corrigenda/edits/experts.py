@@ -19,8 +19,7 @@ from corrigenda.errors import WrongModelError
 class ExpertsEdit(WeightEdit):
     """Adds a low-rank matrix to the values of some experts: V_e <- V_e + A_e B.
 
-    Attributes:
-        factors: for each layer and expert A_e, (d_ffn, rank), and B, (rank, d_model), in float32 on the CPU.
+    Factors are, for each layer and expert, A_e, (d_ffn, rank), and B, (rank, d_model), in float32 on the CPU.
     """
 
     factors: Mapping[tuple[int, int], tuple[Tensor, Tensor]]

@@ -1,9 +1,4 @@
-"""`Gate`: whether two prompts ask the same, by what the model makes of them.
-
-An entry that lies beside the weights has to speak however its question is asked, and at no other. A gate looks at the
-residual stream that enters some layers at a prompt's last token, maps it to a vector of length 1, and takes two prompts
-for the same question where the cosine of their vectors is above a threshold.
-"""
+"""`Gate`: whether two prompts ask the same, by the cosine of what the model makes of them."""
 
 from __future__ import annotations
 
@@ -81,14 +76,10 @@ class Gate:
         return last.shape[1] if last.ndim == 2 else last.shape[0] * last.shape[2]
 
     def read(self, states: Mapping[int, Tensor], prompt: Tensor) -> Tensor:
-        """What of a forward `embed` takes.
+        """What of a forward `embed` takes, (batch, len(layers), d_model), in float32.
 
-        Args:
-            states: for each of `layers`, what enters it: (batch, position, d_model).
-            prompt: (batch, position), True for the tokens of each row's prompt.
-
-        Returns:
-            (batch, len(layers), d_model), in float32.
+        `states` are what enters each of `layers`, (batch, position, d_model); `prompt`, (batch, position), is True for
+        the tokens of each row's prompt.
         """
         return _last(self.layers, states, prompt)
 
@@ -112,11 +103,7 @@ class Gate:
         return self.embed(states_of(lm, self.layers, batch))
 
     def require(self, lm: BareModel) -> None:
-        """Checks that it was made for a model.
-
-        Raises:
-            WrongModelError: it was made for another.
-        """
+        """Checks that it was made for a model, or raises WrongModelError."""
         if lm.fingerprint != self.fingerprint:
             raise WrongModelError(
                 f"the gate is {self.model}'s, whose weights are others than those of {lm.name}: train one for it "

@@ -37,16 +37,7 @@ class HookedEdit(Edit):
 
 
 def require_range(kind: str, layer: int, made: Tensor) -> None:
-    """Refuses what an edit makes of activations where float16 does not hold it; other precisions hold enough.
-
-    Args:
-        kind: of the edit.
-        layer: where it acts.
-        made: what it puts there, in the model's precision.
-
-    Raises:
-        EditRefusedError: it is not finite.
-    """
+    """Refuses what an edit makes of activations where float16 does not hold it (EditRefusedError)."""
     if made.dtype == torch.float16 and not bool(made.isfinite().all()):
         raise EditRefusedError(
             f"the {kind} edit makes numbers at layer {layer} that float16 does not hold (up to 65504); load the model "

@@ -102,8 +102,6 @@ class HopfieldEdit(RoutedEdit):
 def direction(coefficients: Tensor, counted: Tensor) -> Tensor:
     """The direction of each row's mean coefficients over the counted positions: (batch, d_ffn), of length 1.
 
-    Args:
-        coefficients: (batch, position, d_ffn).
-        counted: (batch, position).
+    Coefficients are (batch, position, d_ffn), `counted` (batch, position).
     """
     return functional.normalize(mean_coefficients(coefficients, counted), dim=1)

@@ -107,9 +107,7 @@ class MaskedMemoryEdit(RoutedEdit):
 def mean_coefficients(coefficients: Tensor, counted: Tensor) -> Tensor:
     """The mean over the counted positions of each row, (batch, d_ffn), in float32; 0 for a row that has none.
 
-    Args:
-        coefficients: m, (batch, position, d_ffn).
-        counted: (batch, position).
+    Coefficients m are (batch, position, d_ffn), `counted` (batch, position).
     """
     sums = torch.where(counted[..., None], coefficients.float(), 0).sum(1)
     return sums / counted.sum(1, keepdim=True).clamp(min=1)

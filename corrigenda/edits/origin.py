@@ -71,16 +71,10 @@ def require_factors(kind: str, what: str, left: Tensor, right: Tensor) -> tuple[
 
 
 def require_finite(kind: str, tensors: Mapping[str, Tensor]) -> None:
-    """Refuses tensors of an edit that hold NaN or infinities: applied, they would wreck the model.
+    """Refuses tensors of an edit, by name, that hold NaN or infinities: applied, they would wreck the model.
 
-    So would numbers so large that their norm overflows in float32; they count as infinite.
-
-    Args:
-        kind: of the edit.
-        tensors: by what messages call them.
-
-    Raises:
-        EditRefusedError: one is not finite; the message names it.
+    So would numbers so large that their norm overflows in float32; they count as infinite. Raises EditRefusedError,
+    which names the tensor.
     """
     for name, tensor in tensors.items():
         if bool(tensor.norm().isfinite()):  # one pass, and then every number is finite

@@ -1,15 +1,10 @@
 """Edits that answer for some rows of a forward only: which ones is decided at the prompt, and stays so.
 
-A side memory or a codebook is beside the model, and something has to say when it speaks. Here that is said for each row
-of a batch by itself, when the row's prompt is seen, and then holds for all that follows this prompt: generated tokens,
-tokens under teacher forcing, forwards that start in the middle of a recorded text.
-
-Where a prompt ends is told by who runs the forward (`Routes.prompts`, from `TokenBatch.prompts`), and in transformers'
-own ``lm.model.generate`` by what that is called with: its rows are its prompts, with a cache or without. A forward that
-nobody told anything, ``lm.model(...)``, is read like this: with an empty cache or none, all its tokens are the prompt;
-with a cache that such a forward filled it continues the rows of that cache. What cannot be read so is refused.
-
-`activated` tells in which rows the edits that are applied to a model answered.
+That holds for all that follows the prompt: generated tokens, tokens under teacher forcing, forwards that start in the
+middle of a recorded text. Where a prompt ends is told by who runs the forward (`Routes.prompts`, from
+`TokenBatch.prompts`), and in transformers' own ``lm.model.generate`` by what that is called with. In a forward that
+nobody told anything, ``lm.model(...)``, with an empty cache or none all tokens are the prompt; with a cache that such a
+forward filled it continues the rows of that cache. What cannot be read so is refused.
 """
 
 from __future__ import annotations
@@ -50,10 +45,7 @@ def activated(lm: Editable) -> AbstractContextManager[Activations]:
 class RoutedLayer(ABC):
     """What answers at one layer's FFN, in the rows that it decides on; a routed edit is made of one or several.
 
-    Attributes:
-        layer: the layer.
-        module: the name of the module that holds the layer's values.
-        kind: of the edit.
+    `module` is the name of the module that holds the layer's values, `kind` the edit's.
     """
 
     layer: int
@@ -84,14 +76,9 @@ class RoutedLayer(ABC):
 
     @abstractmethod
     def _answer(self, placed: Any, coefficients: Tensor, output: Tensor, memory: int, passage: Passage) -> Tensor:
-        """The FFN output of some rows that a memory answers for.
+        """The FFN output of the rows that a memory answers for; `placed` is what `_on` returned for them.
 
-        Args:
-            placed: what `_on` returned.
-            coefficients: (n, position, d_ffn) of these rows.
-            output: (n, position, d_model), of the memory that lies in the model.
-            memory: which one answers.
-            passage: of these rows.
+        Coefficients are (n, position, d_ffn), `output`, of the memory that lies in the model, (n, position, d_model).
         """
 
     @contextmanager
@@ -156,12 +143,7 @@ class RoutedLayer(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RoutedEdit(RoutedLayer, HookedEdit):
-    """An edit that acts on one layer's FFN, in the rows that it answers for.
-
-    Attributes:
-        layer: the layer.
-        module: the name of the module that holds the layer's values.
-    """
+    """An edit that acts on one layer's FFN, whose values `module` holds, in the rows that it answers for."""
 
     layer: int
     module: str
@@ -200,19 +182,10 @@ def prompt_text(
     behind: tuple[int, ...] = (),
     asked: Tensor | None = None,
 ) -> str:
-    """The text of a row's prompt.
+    """The text of a row's prompt; where it has the tokens `behind`, the text behind the last of them.
 
-    Args:
-        kind: of the edit that asks, for messages.
-        text: of tokens.
-        passage: with the row.
-        row: its number.
-        instead: what else can be done where a forward was given embeddings.
-        behind: tokens; where the prompt has them, its text behind the last of them.
-        asked: (batch, position), True for the tokens that count; None for all of the prompt's.
-
-    Raises:
-        ValueError: the forward was given embeddings.
+    `asked`, (batch, position), is True for the tokens that count; None for all of the prompt's. `instead` says in
+    messages what else can be done where a forward was given embeddings. Raises ValueError: it was.
     """
     if passage.tokens is None:
         otherwise = f", or {instead}" if instead else ""
@@ -318,9 +291,7 @@ def decide_on_prompts(lm: Editable, active: bool) -> None:
 class _Generate:
     """`generate` of a model that routed edits are applied to: what it is called with are the prompts.
 
-    Attributes:
-        lm: the model.
-        before: what was put in the place of its class's `generate`; None for nothing.
+    `before` is what was put in the place of its class's `generate`, if anything.
     """
 
     lm: Editable

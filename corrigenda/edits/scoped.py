@@ -1,8 +1,6 @@
 """`ScopedEdit`: entries beside the weights that speak where a prompt asks their question about their subject.
 
-An entry has the vectors of one or several prompts that ask it (its keys), and a vector that it adds to the residual
-stream. Whether two prompts ask the same says a gate (`corrigenda.edits.gate`), whether one is about the subject its
-words say.
+Whether two prompts ask the same says a gate (`corrigenda.edits.gate`), whether one is about the subject its words say.
 """
 
 from __future__ import annotations
@@ -31,13 +29,7 @@ _LOOKED_AT = 32
 
 
 class PlacedEntries(NamedTuple):
-    """The entries on the model's device, and what finds them in a prompt.
-
-    Attributes:
-        keys, entries, values: of the edit.
-        names: finds the entries whose subject a text names.
-        text: of tokens.
-    """
+    """The entries on the model's device, and what finds those whose subject a prompt names."""
 
     keys: Tensor
     entries: Tensor

@@ -110,15 +110,10 @@ class SideMemoryEdit(RoutedEdit):
 
 
 def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tensor:
-    """D of each row: the mean of || m (V' - V) ||_2 over the counted positions; 0 where none counts.
+    """D of each row, (batch,): the mean of || m (V' - V) ||_2 over the counted positions; 0 where none counts.
 
-    Args:
-        coefficients: m, (batch, position, d_ffn).
-        delta: V' - V, (d_ffn, d_model).
-        counted: (batch, position), which positions count.
-
-    Returns:
-        (batch,), differentiable in `delta`.
+    Coefficients m are (batch, position, d_ffn), `delta`, in which it is differentiable, V' - V, (d_ffn, d_model),
+    `counted` (batch, position).
     """
     # Only at the positions that count: a norm's gradient at zero is none, and padding need not be multiplied.
     return mean_norms(coefficients[counted].to(delta.dtype), delta, counted.nonzero()[:, 0], counted.sum(1))
@@ -127,11 +122,8 @@ def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tenso
 def mean_norms(coefficients: Tensor, delta: Tensor, owner: Tensor, lengths: Tensor) -> Tensor:
     """The mean of || m delta ||_2 over each row's positions, (row,); 0 for a row that has none.
 
-    Args:
-        coefficients: m, (n, d_ffn), of all rows' positions.
-        delta: (d_ffn, d_model).
-        owner: (n,), which row each position belongs to.
-        lengths: (row,), how many each has.
+    Coefficients m are those of all rows' positions, (n, d_ffn), `delta` is (d_ffn, d_model), `owner`, (n,), the row of
+    each position, `lengths`, (row,), how many each has.
     """
     norms = (coefficients @ delta).square().sum(1).clamp(min=TINY).sqrt()
     sums = torch.zeros(len(lengths), dtype=norms.dtype, device=norms.device).index_add(0, owner, norms)

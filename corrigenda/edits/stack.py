@@ -35,11 +35,8 @@ MOST_LOST = 0.5
 class Opened:
     """What an applied edit that acts through hooks holds open.
 
-    Attributes:
-        hooks: the context.
-        first: the number of the first hook that it may have put on the model.
-        end: the number after its last one; None until all are there.
-        whole: whether all are there.
+    `first` is the number of the first hook that it may have put on the model, `end` the one after its last; None until
+    all are there.
     """
 
     hooks: AbstractContextManager[Any]
@@ -305,12 +302,7 @@ class AppliedEdits(Sequence[Edit]):
     # -- copies
 
     def copied(self, lm: Editable, edits: AppliedEdits) -> None:
-        """Makes a copy of another stack, with a copy of its model, one of its own; its hooks are opened there.
-
-        Args:
-            lm: the copy of the model.
-            edits: the other stack.
-        """
+        """Makes a copy of another stack on a copy of its model; its hooks are opened there."""
         self._lm = lm
         for opened in edits._open.values():
             remove_hooks(lm.model, opened.first, opened.end)
@@ -332,11 +324,9 @@ def _say_what_is_not_saved(lm: Editable, kinds: Sequence[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Saving:
-    """`save_pretrained` of a model that edits are applied to which lie beside its weights.
+    """`save_pretrained` of a model that edits of some kinds are applied to which lie beside its weights.
 
-    Attributes:
-        kinds: of these edits.
-        before: what was put in the place of its class's `save_pretrained`; None for nothing.
+    `before` is what was put in the place of its class's `save_pretrained`, if anything.
     """
 
     kinds: tuple[str, ...]

@@ -1,8 +1,7 @@
 """`EditorState`: what an editor needs to go on from an edit of its own, saved beside the edit and never applied.
 
-A kind of state is a frozen dataclass of tensors and plain values, registered under its name. On disk it is
-``state.safetensors`` and ``state.json``, each known by its hash to the file that names it: ``edit.json`` names
-``state.json``, which names ``state.safetensors``. An edit whose state is missing can be applied, but not extended.
+On disk it is ``state.safetensors`` and ``state.json``, each known by its hash to the file that names it (``edit.json``,
+``state.json``). An edit whose state is missing can be applied, but not extended.
 """
 
 from __future__ import annotations
@@ -30,13 +29,7 @@ TENSORS, VALUES = "state.safetensors", "state.json"
 
 @dataclass(frozen=True, eq=False)
 class StoredState:
-    """A state as it lies on disk.
-
-    Attributes:
-        kind: the name of the kind.
-        tensors: its tensors by name.
-        values: the rest, of plain JSON values.
-    """
+    """A state as it lies on disk: the name of its kind, its tensors by name, and the rest, of plain JSON values."""
 
     kind: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -44,12 +37,9 @@ class StoredState:
 
 
 class EditorState:
-    """What an editor goes on from. A kind is a frozen dataclass with a `kind`.
+    """What an editor goes on from. A kind is a frozen dataclass with a `kind`, its name in files, which registers it.
 
     Its fields are tuples of plain values, or it says how they are written by `stored` and `restore`.
-
-    Attributes:
-        kind: the name of the kind in saved files; a class that has one is registered by it.
     """
 
     kind: ClassVar[str]
@@ -95,8 +85,7 @@ def as_kind(state: EditorState | StoredState | None, kind: type[State]) -> State
 def write_state(folder: Path, state: EditorState | StoredState | None) -> dict[str, str] | None:
     """Writes a state into its edit's folder, or removes an older one where there is none.
 
-    Returns:
-        What ``edit.json`` says of it: its kind, and the hash of ``state.json``.
+    Gives what ``edit.json`` says of it: its kind, and the hash of ``state.json``.
     """
     if state is None:
         for name in (VALUES, TENSORS):
@@ -117,14 +106,9 @@ def write_state(folder: Path, state: EditorState | StoredState | None) -> dict[s
 
 
 def read_state(folder: Path, named: Mapping[str, Any]) -> EditorState | StoredState | None:
-    """Reads the state that `write_state` wrote; None where one of its files is missing.
+    """Reads the state that `write_state` wrote and `named`; None where one of its files is missing.
 
-    Args:
-        folder: the edit's.
-        named: what `write_state` returned.
-
-    Raises:
-        ValueError: a file is damaged, or of an unknown format.
+    Raises ValueError: a file is damaged, or of an unknown format.
     """
     path, tensors = folder / VALUES, folder / TENSORS
     if not path.is_file() or not tensors.is_file():

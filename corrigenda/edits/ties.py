@@ -22,12 +22,8 @@ Factors = tuple[Tensor, Tensor]
 def merged_factors(pairs: Sequence[Factors], weights: Sequence[float], density: float, how: How, rank: int) -> Factors:
     """What TIES makes of the changes A B of a layer, as `add_weighted_adapter` of PEFT's does.
 
-    Args:
-        pairs: the factors of each change.
-        weights: of each.
-        density: the share of entries that is kept of each, those of the largest magnitude.
-        how: see `How`.
-        rank: of the result, at most, with "ties_svd"; with "ties" all have the same.
+    `density` is the share of entries, the largest, that is kept of each. With "ties_svd" the result has at most `rank`;
+    with "ties" all have the same.
     """
     if how == "ties_svd":
         whole = _ties([left @ right for left, right in pairs], weights, density)

@@ -1,8 +1,4 @@
-"""Rows that are run from the bottom up, while what lies above is being changed.
-
-An editor that writes one layer after another looks at each with all lower ones written. What enters a layer that is
-about to be written no longer changes: from there the next look goes on.
-"""
+"""Rows that are run from the bottom up, while layers above are written one after another."""
 
 import torch
 from torch import Tensor
@@ -40,18 +36,10 @@ class Climb:
 
     @torch.no_grad()
     def look(self, layer: int, beyond: Site, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Climbs to a layer, and reads its keys; and looks further up in some rows.
+        """Climbs to a layer and reads all rows' keys there, (row, width); and what is at `beyond` in some, (n, width).
 
-        Args:
-            layer: the one that is climbed to; its keys are read at all rows (`FFNMemory.capture_key`).
-            beyond: what is read at some rows, in the same layer or above it.
-            which: (n,), the numbers of those rows.
-
-        Returns:
-            the keys, (row, width), and what is at `beyond`, (n, width), at the rows' positions.
-
-        Raises:
-            ValueError: the layer lies below the one that was reached, or `beyond` below it.
+        `beyond` lies in the same layer or above it, `which`, (n,), are those rows; all at the rows' positions. Raises
+        ValueError: the layer lies below the one that was reached, or `beyond` below it.
         """
         top = beyond.layer
         whole = self._lm.routing.active  # an edit may decide by what enters a layer further down: all run, each time

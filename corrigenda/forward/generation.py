@@ -32,12 +32,9 @@ def bar(logits: Tensor, banned: Collection[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Greedy:
-    """Picks the most likely token.
+    """Picks the most likely token but for those that are banned.
 
     With the end tokens banned a text goes on to its last token, as with `min_new_tokens` of transformers.
-
-    Attributes:
-        banned: tokens that are never picked.
     """
 
     banned: frozenset[int] = frozenset()

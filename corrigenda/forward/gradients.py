@@ -34,18 +34,11 @@ class OutputGradients:
 def output_gradients(
     lm: BareModel, batch: TokenBatch, at: Tensor, layers: Collection[int], loss: Callable[[Tensor], Tensor]
 ) -> dict[int, OutputGradients]:
-    """Runs a batch forward and back once; below the lowest of the layers nothing is kept for the way back.
+    """By layer the coefficients and gradients of a batch, run forward and back once.
 
-    Args:
-        lm: the model; its parameters ask for no gradients.
-        batch: the tokens.
-        at: (batch, position), True at the n positions that are looked at.
-        layers: which layers, counted from the bottom.
-        loss: what the logits at these positions, (n, vocabulary), come to: a number. The gradient at a position counts
-            what it does to the logits of later positions, too.
-
-    Returns:
-        by layer.
+    `at`, (batch, position), is True at the n positions that are looked at; `loss` takes the logits there, (n,
+    vocabulary), to a number. The gradient at a position counts what it does to the logits of later positions, too.
+    Below the lowest of the layers nothing is kept for the way back.
     """
     memories = {layer: lm.memory(layer) for layer in layers}
     n = int(at.sum())

@@ -5,10 +5,8 @@
     with intervene(lm, Site("heads", 3), Read(), at) as seen:              # seen.value: (n, head, head size)
         forward_logits(lm, batch)
 
-What is put in may ask for gradients. Several that are open at once act in the order they were opened. In a partial
-forward (`corrigenda.forward.partial`), whose positions are local, they act as in a full one, from its layer on. After
-the block nothing is left on the model, also when the block raises. (One primitive for all of that is the idea of
-pyvene: Wu et al. 2024.)
+What is put in may ask for gradients; several act in the order they were opened; in a partial forward, whose positions
+are local, they act as in a full one, from its layer on. (One primitive for all is the idea of pyvene: Wu et al. 2024.)
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +22,10 @@ from corrigenda.models.sites import Site, through
 
 
 class Reading:
-    """What a `Read` saw.
+    """What a `Read` saw: `value`, the chosen positions of the last forward, (n, width), or (batch, position, width).
 
-    Attributes:
-        value: the chosen positions of the last forward, (n, width), or the whole (batch, position, width); heads have
-            two dimensions, (head, head size), for the width. Part of the forward's graph of gradients. There is none
-            before a forward ran.
+    Heads have two dimensions, (head, head size), for the width. Part of the forward's graph of gradients. There is none
+    before a forward ran.
     """
 
     value: Tensor
@@ -42,11 +38,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """Adds to what is there.
-
-    Attributes:
-        delta: broadcast to (n, width) at n chosen positions, or to (batch, position, width).
-    """
+    """Adds `delta` to what is there, broadcast to (n, width) at n chosen positions, or to (batch, position, width)."""
 
     delta: Tensor
 
@@ -57,11 +49,7 @@ class Add:
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Puts something in the place of what is there.
-
-    Attributes:
-        value: broadcast as in `Add`.
-    """
+    """Puts a value in the place of what is there; broadcast as in `Add`."""
 
     value: Tensor
 
@@ -72,11 +60,7 @@ class Replace:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Multiplies what is there.
-
-    Attributes:
-        factor: a number, or a tensor broadcast as in `Add`. One of (head, 1) scales each head by itself.
-    """
+    """Multiplies what is there by a number, or a tensor broadcast as in `Add`; of (head, 1) each head by itself."""
 
     factor: float | Tensor
 
@@ -89,9 +73,8 @@ class Scale:
 class Apply:
     """Passes what is there through a function.
 
-    Attributes:
-        function: gets the chosen positions, (n, width), or the whole activation; what it returns, broadcast as in
-            `Add`, stands in their place, None leaves them as they are.
+    It gets the chosen positions, (n, width), or the whole activation; what it returns, broadcast as in `Add`, stands in
+    their place, None leaves them as they are.
     """
 
     function: Callable[[Tensor], Tensor | None]

@@ -19,20 +19,11 @@ ROWS = 128
 
 @differentiable()
 def last_state_jacobians(lm: BareModel, recording: Recording, row: int, position: int, layers: Sequence[int]) -> Tensor:
-    """D o / d s: o the state after the last layer at a row's last token, s what enters a layer at a position.
+    """D o / d s, (layer, d_model, d_model): o a row's last state, s what enters a layer at one position.
 
-    What enters the layer at other positions is held. One forward, of the tokens from the position on and from the
-    lowest of the layers, and d_model backwards give the Jacobians for all layers.
-
-    Args:
-        lm: the model; its parameters ask for no gradients.
-        recording: of the text, with the states that enter the lowest of the layers.
-        row: which row of it.
-        position: in that row.
-        layers: which.
-
-    Returns:
-        (layer, d_model, d_model), in the order of `layers`; row i is the gradient of o's dimension i.
+    What enters the layer at other positions is held; row i is the gradient of o's dimension i. One forward, of the
+    tokens from the position on and from the lowest of the layers (whose entering states the recording has), and d_model
+    backwards give the Jacobians for all layers.
     """
     device = recording.batch.lengths.device
     rows, start = torch.tensor([row], device=device), torch.tensor([position], device=device)

@@ -2,8 +2,7 @@
 
 An edge (position q, position k) of a layer is what q reads of k there. It is taken away before the softmax, so that its
 weight is zero and those of the other edges sum to one (Geva et al. 2023, "Dissecting Recall of Factual Associations in
-Auto-Regressive Language Models", section 5). Every family tells its blocks by a mask what may be read; that is where
-an edge is taken away, in whatever way the attention itself is computed (eager or fused).
+Auto-Regressive Language Models", section 5): in the mask that every family gives its blocks.
 """
 
 import inspect

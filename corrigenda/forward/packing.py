@@ -1,10 +1,4 @@
-"""Running matrices only at the positions that count.
-
-Attention needs the rows of a batch side by side, padded to one length. An FFN acts on each position alone, and so do
-the attention's own projections, and it is there that most of the time goes: so the padding is left out before them and
-put back (as zeros, which nobody reads) after them. After the last block's attention only the positions whose logits are
-wanted count at all.
-"""
+"""Running FFNs and projections only at the positions that count: not at padding, nor where no logits are wanted."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,16 +18,11 @@ LEAST_PADDING = 0.1
 
 @contextmanager
 def packed(lm: BareModel, real: Tensor, at: positions.At) -> Iterator[None]:
-    """FFNs and projections of the attention run at real positions only, the last FFN where logits are wanted only.
+    """FFNs and projections of the attention run at `real` positions only, the last FFN at those of `at`.
 
-    Where somebody looks into an FFN or an attention (a hook on any of its modules; for the last FFN, on its block or
-    the head) it runs whole, since what is seen there has to be (batch, position, width); and so does the FFN in
-    families that have no module of their own for it.
-
-    Args:
-        lm: the model.
-        real: (batch, position), True where there is no padding.
-        at: the positions that count in the last block; None for all.
+    Both are (batch, position). Where somebody looks into an FFN or an attention (a hook on any of its modules; for the
+    last FFN, on its block or the head) it runs whole, since what is seen there has to be (batch, position, width); and
+    so does the FFN in families that have no module of their own for it.
     """
     last = lm.n_layers - 1
     inside = _Places(real)
@@ -59,13 +48,9 @@ def _mask(at: Tensor, real: Tensor) -> Tensor:
 
 
 class _Places:
-    """Some positions of a batch, and modules that act on each position alone run there only.
+    """Some positions of a batch, (batch, position): modules that act on each position alone run there only.
 
-    Args:
-        keep: (batch, position), True at those positions.
-
-    Attributes:
-        left_out: the share of the others.
+    `left_out` is the share of the others.
     """
 
     def __init__(self, keep: Tensor) -> None:

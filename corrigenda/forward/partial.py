@@ -1,10 +1,8 @@
 """The partial forward: recompute only layers >= l and positions >= p, exactly.
 
-What lies below layer l or left of position p cannot have changed when something at (l, p) is touched: the states
-that enter layer l come from a recorded run, and so do the attention keys and values of the earlier positions. The
-model's own code runs all the same, with its block list in place: blocks below l hand their input on, block l is
-given the recorded states, and the attention reads a cache made of the recorded tensors. So no family needs code of
-its own here.
+The states that enter layer l, and the attention keys and values of earlier positions, come from a recorded run. The
+model's own code runs all the same, so that no family needs code of its own here: blocks below l hand their input on,
+block l is given the recorded states, and the attention reads a cache made of the recorded tensors.
 """
 
 from __future__ import annotations
@@ -145,14 +143,9 @@ class PartialForward:
         return position.gather(1, index.clamp(max=position.shape[1] - 1)) & (index < position.shape[1])
 
     def logits(self, at: positions.At = None, states: Tensor | None = None) -> Tensor:
-        """Runs the rows.
+        """Runs the rows: logits (n', vocabulary) at the local positions `at`, or all, (n, local position, vocabulary).
 
-        Args:
-            at: local positions whose logits are wanted; None for all.
-            states: what enters `layer` instead of the recorded states, (n, local position, d_model).
-
-        Returns:
-            (n', vocabulary) at the chosen positions, or (n, local position, vocabulary).
+        `states`, (n, local position, d_model), enter `layer` instead of the recorded ones.
         """
         inputs = self._inputs()
         if self._cache:
@@ -170,14 +163,9 @@ class PartialForward:
         return self._ids, self._mask, cache_of(self._cache)
 
     def states_entering(self, layer: int, states: Tensor | None = None) -> Tensor:
-        """Runs the rows up to a layer above and stops before it.
+        """Runs the rows up to a layer above and stops before it: what enters it, (n, local position, d_model).
 
-        Args:
-            layer: which one; it has to lie above the partial forward's own.
-            states: as in `logits`.
-
-        Returns:
-            what enters that layer, (n, local position, d_model); differentiable, as the logits are.
+        `states` as in `logits`; differentiable, as those are.
         """
         found: list[Tensor] = []
 
@@ -193,13 +181,9 @@ class PartialForward:
     def record(self, layers: Collection[int], logits_at: Tensor | None = None, until: int | None = None) -> Recording:
         """Runs the rows from layer 0 and records them as if they had been run whole.
 
-        Args:
-            layers: as in `recording.record`; the recording this started from has to have kept them too.
-            logits_at: the positions (in the whole rows, at or after the start) whose logits are wanted.
-            until: as in `recording.record`.
-
-        Raises:
-            ValueError: this partial forward does not start at layer 0.
+        Arguments are those of `recording.record`; the recording this started from has to have kept the layers too, and
+        `logits_at` are positions of the whole rows, at or after the start. Raises ValueError: this partial forward does
+        not start at layer 0.
         """
         if self.layer != 0:
             raise ValueError(f"only a partial forward from layer 0 records whole rows, this one starts at {self.layer}")

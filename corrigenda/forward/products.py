@@ -1,8 +1,4 @@
-"""Matrix products in bfloat16 inside a model whose weights and sums are in float32.
-
-A processor with bfloat16 instructions multiplies several times as fast in it. Attention, norms, sums and the logits
-stay in float32: a whole model in bfloat16 is slower again, and coarser.
-"""
+"""Matrix products in bfloat16 inside a model whose weights and sums are in float32."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -22,15 +18,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def bfloat16_products(lm: BareModel, first: int = 0) -> Iterator[None]:
-    """Within the block, the linear maps of the model's blocks from one on multiply in bfloat16.
+    """Within the block, the linear maps of the model's blocks from `first` on multiply in bfloat16.
 
     They can be differentiated in what enters them. Maps that are not plain float32 (quantised ones, classes of their
     own as Falcon's) stay as they are; where there are no others, a warning says so. The copies of the weights take half
     as much memory as the weights.
-
-    Args:
-        lm: the model; its weights are not touched.
-        first: the first block of which this holds.
     """
     maps: list[Any] = [
         part

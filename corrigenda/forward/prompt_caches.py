@@ -13,12 +13,7 @@ from corrigenda.models.bare import BareModel
 
 
 class PromptCaches:
-    """The attention caches of some prompts.
-
-    Args:
-        lm: the model as it is now; a change of it makes this out of date.
-        prompts: the tokens of the prompts whose caches are kept.
-    """
+    """The attention caches of some prompts; a change of the model makes this out of date."""
 
     def __init__(self, lm: BareModel, prompts: Collection[Sequence[int]]) -> None:
         self._lm = lm

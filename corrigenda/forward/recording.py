@@ -64,15 +64,10 @@ def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
 def record(
     lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at: Tensor | None = None, until: int | None = None
 ) -> Recording:
-    """Runs a batch once and keeps what partial forwards start from.
+    """Runs a batch once and keeps what partial forwards start from at some layers.
 
-    Args:
-        lm: the model.
-        batch: the prompts' tokens.
-        layers: the layers at which partial forwards will start.
-        logits_at: the positions whose logits are wanted, as in `positions.At`; None for none.
-        until: the last layer that is run, for partial forwards that end there, too; there are no logits then. None for
-            the whole model.
+    `logits_at` are the positions whose logits are wanted (`positions.At`; None for none). With `until` that layer is
+    the last that is run, for partial forwards that end there, too; there are no logits then.
     """
     cache = DynamicCache() if lm.architecture.goes_on else None
     inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
@@ -148,16 +143,9 @@ def routes_of(batch: TokenBatch) -> Routes:
 
 
 def model_logits(lm: BareModel, at: positions.At, routes: Routes | None = None, **inputs: Any) -> Tensor:
-    """A forward of the model whose head, often its largest single product, runs at the chosen positions only.
+    """A forward of the model whose head, often its largest single product, runs at the positions `at` only.
 
-    Args:
-        lm: the model.
-        at: the positions; None for all.
-        routes: of the rows, for routed edits.
-        inputs: what the model's own forward takes; among it the tokens and the mask.
-
-    Returns:
-        (n, vocabulary) at the chosen positions, (batch, position, vocabulary) for None.
+    `inputs` are what the model's own forward takes. Logits are (n, vocabulary), for None (batch, position, vocabulary).
     """
     ids = inputs["input_ids"]
     real = inputs["attention_mask"][:, -ids.shape[1] :].bool()
@@ -176,13 +164,9 @@ def model_logits(lm: BareModel, at: positions.At, routes: Routes | None = None, 
 def cached(
     lm: BareModel, cache: DynamicCache | None, length: int, until: int | None = None
 ) -> tuple[tuple[Tensor, Tensor], ...] | None:
-    """What a forward left in its cache, or None (said once) where that is no complete set of keys and values.
+    """What a forward of `length` tokens left in its cache; None (said once) where keys and values are not complete.
 
-    Args:
-        lm: the model.
-        cache: that the forward was given.
-        length: how many tokens it ran.
-        until: the last layer that it ran; None for all.
+    `until` is the last layer that it ran; None for all.
     """
     n_layers = lm.architecture.n_layers if until is None else until + 1
     # Where a forward went on from a cache, those above have what was there before.

@@ -1,8 +1,7 @@
 """A model checks itself when it is taken: forwards with a cache, partial forwards, and a hook at each site.
 
 So a family that is found by inspection, or a new version of transformers, is refused at once and by name where its
-parts do something else than is thought, and not with wrong figures later. What passed is kept by what it depends on,
-so that the next load costs nothing.
+parts do something else than is thought. What passed is kept by what it depends on.
 """
 
 import hashlib

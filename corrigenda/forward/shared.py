@@ -1,9 +1,4 @@
-"""Beginnings that token sequences share, run once for all of them.
-
-`Beginnings` is what runs them and goes on from them. It is used in two ways: `record_shared` finds what several rows of
-one batch begin with, `SharedStart` what all prompts of a run begin with (the same hundred facts, say), batch after
-batch.
-"""
+"""Beginnings that token sequences share, run once for all of them: in one batch, or of all prompts of a run."""
 
 from __future__ import annotations
 
@@ -29,11 +24,8 @@ ROOM = 8
 class Beginnings:
     """Some token sequences, run once, and the forwards of longer ones that begin with them.
 
-    Args:
-        lm: the model as it is now; a change of it makes this out of date.
-        heads: the sequences.
-        layers: the layers at which later partial forwards will start.
-        until: the last layer that those will run; None for the model's last.
+    Later partial forwards start at `layers` and run up to `until`; None for the model's last. A change of the model
+    makes this out of date.
     """
 
     def __init__(
@@ -59,27 +51,17 @@ class Beginnings:
     def rest(
         self, batch: TokenBatch, start: Tensor, owners: Tensor, layer: int = 0, states: Tensor | None = None
     ) -> PartialForward:
-        """The forward of what rows do not share.
+        """The forward of what rows do not share, from `layer` on, with what enters it where it is not the lowest.
 
-        Args:
-            batch: the rows, whole.
-            start: (row,), how many of each row's first tokens are not run again.
-            owners: (row,), which of the sequences gives them.
-            layer: the first to run.
-            states: what enters it, (row, local position, d_model), where it is not the lowest.
+        `start`, (row,), is how many of each row's first tokens are not run again, `owners`, (row,), which of the
+        sequences gives them; `states` are (row, local position, d_model).
         """
         return PartialForward(self._lm, self._recording, layer, start, owners, batch, routes_of(batch), states)
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What the rows of a batch begin with in common.
-
-    Attributes:
-        heads: the sequences.
-        owners: (row,), which of them a row begins with.
-        start: (row,), with how many of its tokens.
-    """
+    """Sequences that rows of a batch begin with, which of them each row does, (row,), and with how much, (row,)."""
 
     heads: Sequence[Sequence[int]]
     owners: Tensor
@@ -87,13 +69,7 @@ class Shares:
 
     @classmethod
     def of(cls, lm: BareModel, batch: TokenBatch, limit: Tensor | None = None) -> Shares:
-        """Finds them.
-
-        Args:
-            lm: the model.
-            batch: the rows.
-            limit: (row,), the first position of each row that must not be shared; by default its last.
-        """
+        """Finds them; from the position `limit`, (row,), on nothing of a row is shared, by default its last."""
         sequences = [ids[:n].tolist() for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
         heads: list[list[int]] = []
         if Beginnings.useful(lm):
@@ -120,14 +96,8 @@ def record_shared(
 ) -> PartialForward:
     """Runs what several rows of a batch begin with once for all of them, and prepares the forward of the rest.
 
-    Args:
-        lm: the model.
-        batch: the rows.
-        layers: the layers at which later partial forwards will start.
-        limit: as in `Shares.of`.
-
-    Returns:
-        a partial forward from layer 0 of what each row does not share; its `record` gives the whole batch's recording.
+    That is a partial forward from layer 0, whose `record` gives the whole batch's recording; later ones start at
+    `layers`. `limit` as in `Shares.of`.
     """
     return Shares.of(lm, batch, limit).rest(lm, batch, layers)
 
@@ -135,9 +105,7 @@ def record_shared(
 class SharedStart:
     """The tokens that all of some sequences begin with, and their attention cache.
 
-    Args:
-        lm: the model as it is now; a change of it makes this out of date.
-        sequences: the tokens of all prompts that will be run. At least the last token of each is its own.
+    At least the last token of each is its own. A change of the model makes this out of date.
     """
 
     def __init__(self, lm: BareModel, sequences: Sequence[Sequence[int]]) -> None:
@@ -173,12 +141,10 @@ class SharedStart:
         return forward.logits(forward.local(at))
 
     def before_decoding(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, DynamicCache | Encoded]:
-        """What a decoding of some of the prompts starts with.
+        """What a decoding of some of the prompts starts with: the tokens still to run, the mask over all, the cache.
 
-        Returns:
-            the tokens still to run (n, width), padded on the left; the mask over the cache and them; the cache. Rows
-            end together, so that the next token stands at the same place in each. Of an encoder-decoder they are the
-            decoder's: the encoder has read the prompts.
+        Tokens are (n, width), padded on the left: rows end together, so that the next token stands at the same place in
+        each. Of an encoder-decoder they are the decoder's: the encoder has read the prompts.
         """
         lengths = [len(prompt) for prompt in prompts]
         width = max(lengths) - self.length

@@ -5,11 +5,7 @@ from torch import Tensor
 
 
 class Buckets:
-    """Each number in one bucket.
-
-    Args:
-        buckets: (n,), the bucket of the numbers from 0 on.
-    """
+    """Each number from 0 on in one bucket, (n,)."""
 
     def __init__(self, buckets: Tensor) -> None:
         self._sorted, self._numbers = torch.sort(buckets, stable=True)
@@ -25,14 +21,9 @@ class Buckets:
 
 
 def slots(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Fills so many slots a query from buckets, one bucket after the other.
+    """Fills `count` slots a query from buckets of `sizes`, (N, bucket), one bucket after the other, in the order asked.
 
-    Args:
-        sizes: (N, bucket), how many each holds, in the order in which they are asked.
-        count: how many slots.
-
-    Returns:
-        for each slot, (N, count), which of the buckets it comes from, which of that bucket's, and whether it is filled.
+    For each slot, (N, count), which of the buckets it comes from, which of that bucket's, and whether it is filled.
     """
     ends = sizes.cumsum(1)
     slot = torch.arange(count).expand(len(sizes), count).contiguous()

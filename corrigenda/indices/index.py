@@ -21,14 +21,10 @@ class Index(Protocol):
     """Proposes keys that may be near; made from the keys (n, d), and the same from the same keys."""
 
     def candidates(self, queries: Tensor, count: int) -> Tensor:
-        """Numbers of keys that may have large inner products with each query, all different.
+        """Numbers of keys that may have large inner products with each query, all different, (N, at most count).
 
-        Args:
-            queries: (N, d), on the CPU.
-            count: at most so many a query; with as many as there are keys, all of them.
-
-        Returns:
-            (N, at most count), on the CPU; `NONE` where there are fewer.
+        Queries are (N, d), on the CPU as the numbers are; with a count of as many as there are keys, all of them.
+        `NONE` where there are fewer.
         """
         ...
 
@@ -56,16 +52,9 @@ def nearest(
 ) -> Nearest:
     """The k keys with the largest inner products with each query, or with the largest above their thresholds.
 
-    Args:
-        queries: (N, d).
-        keys: (n, d), on the same device.
-        k: how many.
-        index: of these keys; proposes the candidates that are looked at. None to look at all keys.
-        candidates: how many it proposes for a query; with n or more, all keys are looked at.
-        thresholds: what is taken off the product with each key, (n,); None for nothing.
-
-    Raises:
-        ValueError: k is not 1 or more, or queries and keys are of different widths.
+    Queries are (N, d), keys (n, d), on the same device. The index proposes so many `candidates` of the keys; with None,
+    or n or more, all keys are looked at. `thresholds`, (n,), are taken off the products. Raises ValueError: k is not 1
+    or more, or queries and keys are of different widths.
     """
     if k < 1:
         raise ValueError(f"nearest: k={k} must be at least 1")

@@ -20,14 +20,7 @@ FEWEST = 39
 
 
 class InvertedLists:
-    """An index (`corrigenda.indices.index.Index`) by FAISS.
-
-    Args:
-        keys: (n, d).
-
-    Raises:
-        ImportError: FAISS is not installed.
-    """
+    """An index (`corrigenda.indices.index.Index`) of keys, (n, d), by FAISS (ImportError without it)."""
 
     def __init__(self, keys: Tensor) -> None:
         faiss = _faiss()

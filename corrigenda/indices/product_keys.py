@@ -1,9 +1,8 @@
 """`ProductKeys`: candidates by two lists of half keys.
 
-Lample et al. 2019, "Large Memory Layers with Product Keys": with keys that are all pairs of two lists of half keys, the
-nearest of m^2 keys are found from the nearest halves, with 2 m products of half the width. There the halves are
-learned with the model. Here the keys are given: the halves are the centres of k-means over the halves of the keys, and
-each key lies at the pair of its nearest ones.
+Lample et al. 2019, "Large Memory Layers with Product Keys": the nearest of m^2 pairs of halves are found with 2 m
+products of half the width. There the halves are learned with the model; here they are the centres of k-means over the
+halves of the keys that are given, and each key lies at the pair of its nearest ones.
 """
 
 import math
@@ -28,12 +27,7 @@ ROWS = 4096
 
 
 class ProductKeys:
-    """An index (`corrigenda.indices.index.Index`) by product keys.
-
-    Args:
-        keys: (n, d), with d of at least 2.
-        seed: of k-means.
-    """
+    """An index (`corrigenda.indices.index.Index`) of keys, (n, d) with d of at least 2, by product keys."""
 
     def __init__(self, keys: Tensor, seed: int = 0) -> None:
         keys = keys.float().cpu()

@@ -38,8 +38,7 @@ from corrigenda.facts import Fact
 from corrigenda.forward.recording import forward_to
 from corrigenda.indices.index import Index, nearest
 from corrigenda.indices.kinds import Kind, index_of
-from corrigenda.knowledge.entries import Entry, by_layer
-from corrigenda.knowledge.folding import residuals_of
+from corrigenda.knowledge.entries import Entry, by_layer, residuals_of
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Seed, ShareBelowOne, checked
 
@@ -129,8 +128,7 @@ class Attached:
         """A layer's entries, from coefficients (n, d_ffn) of unrelated text for its view and for its thresholds."""
         memory = lm.memory(layer)
         mean, projection = self._view(seen)
-        untouched = memory.values.double().cpu()
-        raw, residuals = residuals_of([entry.key for entry in entries], [entry.value for entry in entries], untouched)
+        raw, residuals = residuals_of(entries, memory.values)
         keys = viewed(raw.float(), mean, projection)
         kind: Kind = self.index if self.index != "auto" else "exact" if len(keys) <= EXACT else LARGE
         index = index_of(kind, keys)
@@ -187,11 +185,7 @@ def coefficients_of(lm: LanguageModel, texts: Sequence[Sequence[int]], layers: S
 def nearest_other(keys: Tensor, groups: Sequence[str], index: Index | None, candidates: int) -> Tensor:
     """The largest product of each key with one of another group, (n,); -1 where there is none (or none was found).
 
-    Args:
-        keys: of length 1, (n, d).
-        groups: which group each is of.
-        index: of the keys; None to look at all.
-        candidates: how many it proposes.
+    Keys are of length 1, (n, d), `groups` says which each is of; the index proposes so many `candidates`, None: all.
     """
     number = {name: i for i, name in enumerate(dict.fromkeys(groups))}
     group = torch.tensor([number[name] for name in groups])

@@ -1,14 +1,10 @@
 """`KnowledgeBase`: a list of facts that is kept, with what was solved for each, on disk beside a model.
 
 Two files: ``NAME``, an SQLite database with the facts and, for each solved entry, its layer, settings, weights and
-time; and ``NAME.vectors``, the entries' keys and values. A change is there wholly or not at all, also when its process
-is killed in the middle: vectors are written first, beyond the end that the database knows, and count once it has them.
-`KnowledgeBase.compact` writes those that are in use into a new file, ``NAME.vectors.1`` and so on.
-Several processes may have a base open; writers wait for one another.
-
-All facts are kept in the order in which they were said. Which of them are in force is asked of the whole list
-(`corrigenda.data.requests`): when a fact that superseded another is deleted, the other is in force again, as if the
-deleted one had never been.
+time; and ``NAME.vectors``, the entries' keys and values. Vectors are written first, beyond the end that the database
+knows, and count once it has them. Several processes may have a base open; writers wait for one another. Which facts are
+in force is asked of the whole list (`corrigenda.data.requests`): when a fact that superseded another is deleted, the
+other is in force again.
 """
 
 from __future__ import annotations
@@ -363,7 +359,7 @@ class KnowledgeBase:
 
         Args:
             lm: the model; edits that are applied are lifted meanwhile.
-            how: makes the edit, e.g. `corrigenda.knowledge.folding.Folding`.
+            how: makes the edit, e.g. `corrigenda.knowledge.attached.Attached`.
 
         Raises:
             KnowledgeBaseError: the vectors are damaged or missing.

@@ -1,7 +1,6 @@
 """The knowledge base's SQLite file: its tables, its transactions, and what can go wrong with it in words.
 
-In WAL mode several processes read while one writes; a second writer waits. A transaction is there wholly or not at all,
-also when its process is killed. WAL needs shared memory, so the file must lie on a local disk.
+In WAL mode several processes read while one writes. WAL needs shared memory, so the file must lie on a local disk.
 """
 
 import glob
@@ -74,15 +73,10 @@ DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new o
 
 
 class Database:
-    """An open file.
+    """An open file; with `create` it is made where there is none.
 
-    Args:
-        path: of the file.
-        create: whether to make it where there is none.
-
-    Raises:
-        FileNotFoundError: there is none, and it is not to be made.
-        KnowledgeBaseError: it is no knowledge base, of a later version, damaged, or cannot be read or written.
+    Raises FileNotFoundError: there is none, and it is not to be made; KnowledgeBaseError: it is no knowledge base, of a
+    later version, damaged, or cannot be read or written.
     """
 
     def __init__(self, path: Path, create: bool) -> None:

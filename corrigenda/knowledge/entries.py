@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from corrigenda.edits.edit import Edit
@@ -82,7 +83,7 @@ class Solver(Protocol):
 
 
 class Compiler(Protocol):
-    """Makes an edit of the entries that are in force; `corrigenda.knowledge.folding.Folding` is one."""
+    """Makes an edit of the entries that are in force; `corrigenda.knowledge.attached.Attached` is one."""
 
     def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> Edit:
         """The edit. Facts, and within a layer entries, come in the order of the facts' ids.
@@ -168,3 +169,12 @@ def require_one_setting(entries: Sequence[Entry], path: Path) -> None:
             f"{path}: facts {fact!r} and {another!r} were solved with different settings ({one:.200} and "
             f"{other:.200}): solve(..., anew=True) solves all with the same"
         )
+
+
+def residuals_of(entries: Sequence[Entry], untouched: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys K, (n, d_ffn), of one layer's entries, and what they lack of their values, R = v - k V0, (n, d_model).
+
+    In float64; `untouched` is V0, the layer's values without edits, (d_ffn, d_model).
+    """
+    K, values = (torch.stack(vectors).double() for vectors in zip(*((e.key, e.value) for e in entries), strict=True))
+    return K, values - K @ untouched.double().cpu()

@@ -12,11 +12,8 @@ from corrigenda.facts import Fact
 class Plan:
     """What is to be done to make one list of another, by the facts' ids.
 
-    Attributes:
-        new: facts that the earlier list lacks, in the order of the list.
-        changed: facts that say something else than the one with the same id, as they are now.
-        removed: facts that only the earlier list has.
-        kept: the others.
+    `new` facts and `changed` ones, which say something else than the one with the same id, are as they are now;
+    `removed` are only in the earlier list; `kept` are the others.
     """
 
     new: tuple[Fact, ...] = ()

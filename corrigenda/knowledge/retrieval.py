@@ -79,17 +79,10 @@ def answer_with(ffn: FoldedFFN, hidden: Tensor, chosen: Tensor) -> Tensor:
 def measure_retrieval(
     ffn: FoldedFFN, hidden: Tensor, ks: Sequence[int], by: By = "score", search: int | None = None
 ) -> list[Retrieval]:
-    """The error and the cost of answering with the k best entries a query, for several k.
+    """The error and the cost of answering queries H, (N, d_model), with the k best entries each, for several k.
 
-    Args:
-        ffn: from `CrossAttention.fold`.
-        hidden: the queries H, (N, d_model).
-        ks: how many entries a query sees.
-        by: how they are ranked.
-        search: what finding them costs, in multiplications a query; by default that of looking at all of them, |E| d.
-
-    Raises:
-        ValueError: a k is out of range, there is no query, or all answers are zero.
+    `by` is how entries are ranked, `search` what finding them costs, in multiplications a query; by default that of
+    looking at all of them, |E| d. Raises ValueError: a k is out of range, there is no query, or all answers are zero.
     """
     n, d = ffn.values.shape
     whole = ffn(hidden)

@@ -66,11 +66,9 @@ class _Row(NamedTuple):
 class StoredEntries:
     """Reads and writes entries, inside a transaction of the database.
 
-    Their vectors are in one file, which only grows, until `compact` writes those that are in use into another. Which
-    of them counts is in the database, so that a process that is killed meanwhile leaves the earlier one in use.
-
-    Args:
-        path: of the first generation of the vectors' file; later ones have their number after it.
+    Their vectors are in one file, which only grows, until `compact` writes those that are in use into another, named
+    with a number behind `path`. Which of them counts is in the database, so that a process that is killed meanwhile
+    leaves the earlier one in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,11 +76,7 @@ class StoredEntries:
         self._file: tuple[int, VectorFile] | None = None
 
     def vectors(self, connection: sqlite3.Connection) -> VectorFile:
-        """The file with the keys and values.
-
-        Raises:
-            KnowledgeBaseError: it is of another knowledge base.
-        """
+        """The file with the keys and values. Raises KnowledgeBaseError: it is of another knowledge base."""
         _, generation, identity = self._state(connection)
         if self._file is None or self._file[0] != generation:
             try:
@@ -246,13 +240,7 @@ class StoredEntries:
     def solved_on(
         self, connection: sqlite3.Connection, fingerprint: str, settings: Mapping[str, Any] | None = None
     ) -> dict[str, str]:
-        """By id the facts that have entries for some weights, and the hash of what these were solved for.
-
-        Args:
-            connection: to the database.
-            fingerprint: of the weights.
-            settings: with which they were solved; None for any.
-        """
+        """By id the facts that have entries for weights (and settings), and the hash of what these were solved for."""
         rows = connection.execute(
             "SELECT DISTINCT fact, settings, request FROM entries WHERE fingerprint = ?", (fingerprint,)
         )
@@ -291,11 +279,7 @@ class StoredEntries:
 
 
 def fact_of(record: str) -> Fact:
-    """A fact as the database has it.
-
-    Raises:
-        KnowledgeBaseError: it is damaged.
-    """
+    """A fact as the database has it. Raises KnowledgeBaseError: it is damaged."""
     try:
         return Fact.from_dict(json.loads(record))
     except (ValueError, TypeError, KeyError) as error:

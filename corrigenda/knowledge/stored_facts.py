@@ -12,11 +12,7 @@ from corrigenda.knowledge.stored import fact_of
 
 
 class StoredFacts:
-    """The facts of a base; each method is a part of what the caller's connection reads or changes.
-
-    Args:
-        path: of the base, for messages.
-    """
+    """The facts of a base; each method is a part of what the caller's connection reads or changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -27,21 +27,11 @@ from corrigenda.models.memory import FFNMemory
 
 
 def unfold(lm: BareModel, layers: Collection[int]) -> dict[int, CrossAttention]:
-    """The FFNs of some layers as cross-attention to entries that they share; in float32, as the weights are now.
+    """The FFNs of some layers, by layer, as cross-attention to entries that they share; in float32.
 
-    It computes what lies between the input of the layer's keys and the output of its values.
-
-    Args:
-        lm: the model.
-        layers: which; negative ones count from the end.
-
-    Returns:
-        by layer, counted from the bottom.
-
-    Raises:
-        IndexError: the model has no such layer.
-        UnsupportedModelError: which activation a layer uses is not known.
-        ValueError: a layer is named twice, or there is none.
+    Of the weights as they are now it computes what lies between the input of the layer's keys and the output of its
+    values. Negative layers count from the end. Raises IndexError: the model has no such layer; UnsupportedModelError:
+    which activation a layer uses is not known; ValueError: a layer is named twice, or there is none.
     """
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     if not memories:

@@ -1,8 +1,7 @@
 """`VectorFile`: float32 vectors one after the other in a file that only grows, read through a memory map.
 
-Where a vector lies, and where the file ends, its owner knows (the database). What was written beyond that end, by a
-process that was killed before its owner took note, is written over by the next one. The file begins with its owner's
-identity, so that no other's is read or written over.
+Where the file ends its owner knows (the database); what lies beyond, of a process that was killed, is written over. The
+file begins with its owner's identity, so that no other's is read or written over.
 """
 
 import os
@@ -49,19 +48,10 @@ class VectorFile:
         self._mapped: np.ndarray | None = None
 
     def append(self, vectors: list[Tensor], end: int) -> int:
-        """Writes vectors from a place on, and has them on the disk when it returns.
+        """Writes float32 vectors, (width,) each, from the place `end` on, in numbers, and gives the new end.
 
-        One process at a time may do so; that is up to the caller.
-
-        Args:
-            vectors: (width,) each, float32.
-            end: where the file ends, in numbers.
-
-        Returns:
-            where it ends now.
-
-        Raises:
-            OSError: the disk is full, or cannot be written.
+        They are on the disk when it returns. One process at a time may do so; that is up to the caller. Raises OSError:
+        the disk is full, or cannot be written.
         """
         content = b"".join(vector.numpy().astype("<f4", copy=False).tobytes() for vector in vectors)
         if not content:

@@ -8,15 +8,10 @@ from corrigenda.models.condition import OWN_ADAPTER
 
 
 def put_in(model: Any, config: Any, seed: int) -> Any:
-    """Puts an adapter into a model, which stays in evaluation mode.
+    """Puts an adapter into a model, which stays in evaluation mode: the `peft.PeftModel` around it.
 
-    Args:
-        model: the model; its modules are replaced in place until `take_out`.
-        config: a `peft.PeftConfig`.
-        seed: of the adapter's first values, which come from torch's own generator.
-
-    Returns:
-        the `peft.PeftModel` around the model; the adapter is called `OWN_ADAPTER`.
+    The model's modules are replaced in place until `take_out`; the adapter is called `OWN_ADAPTER`. The seed is of its
+    first values, which come from torch's own generator.
     """
     from peft import get_peft_model  # slow to import and seldom needed
 

@@ -19,11 +19,7 @@ ACTIVATIONS = ("act_fn", "act", "activation_fn", "activation", "intermediate_act
 
 
 def whole_number(value: Any, what: str) -> int:
-    """A whole number, of whatever library, as Python's.
-
-    Raises:
-        TypeError: it is none.
-    """
+    """A whole number, of whatever library, as Python's. Raises TypeError: it is none."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -79,14 +75,7 @@ class Architecture:
         return has_encoder(self.model)
 
     def require_one_text(self, what: str) -> None:
-        """Refuses what asks something at the tokens of the prompt of an encoder-decoder.
-
-        Args:
-            what: begins the message: what was asked.
-
-        Raises:
-            UnsupportedModelError: an encoder reads the model's prompts.
-        """
+        """Refuses `what` is asked at the tokens of the prompt where an encoder reads them (UnsupportedModelError)."""
         if self.has_encoder:
             raise UnsupportedModelError(
                 f"{what} works at tokens of the prompt, and those of {name_of(self.model)} only its encoder reads, "
@@ -97,11 +86,7 @@ class Architecture:
     def require_causal(self, what: str) -> None:
         """Refuses a masked model for what learns targets that are predicted from what stands before them.
 
-        Args:
-            what: begins the message: what was asked.
-
-        Raises:
-            UnsupportedModelError: the model is a masked one.
+        Raises UnsupportedModelError, whose message begins with `what` was asked.
         """
         if not self.family.causal:
             raise UnsupportedModelError(
@@ -206,11 +191,7 @@ class Architecture:
         return self._experts.get(layer)
 
     def require_experts(self, layer: int) -> Experts:
-        """The experts of a layer.
-
-        Raises:
-            UnsupportedModelError: it has one FFN for all tokens.
-        """
+        """The experts of a layer. Raises UnsupportedModelError: it has one FFN for all tokens."""
         if layer not in self._experts:
             raise UnsupportedModelError(
                 f"layer {layer} of {name_of(self.model)} is no mixture of experts: leave out expert and router"

@@ -208,15 +208,7 @@ class BareModel:
         return pad(rows, self.pad_id, self.device, prompts)
 
     def require_room(self, n_tokens: int, what: str) -> None:
-        """Refuses what is longer than the model reads, before anything is computed or allocated for it.
-
-        Args:
-            n_tokens: how many tokens it has.
-            what: names it, as the beginning of the message.
-
-        Raises:
-            ContextLengthError: it is longer.
-        """
+        """Refuses `what` is longer than the model reads, before anything is computed for it (ContextLengthError)."""
         room = self.context_length
         if room is not None and n_tokens > room:
             raise ContextLengthError(

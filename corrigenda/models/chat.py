@@ -22,10 +22,7 @@ _TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], answer: bool = True) -> str | None:
     """The text of a conversation; None where the tokenizer has no chat template.
 
-    Args:
-        tokenizer: the model's.
-        turns: the turns so far.
-        answer: whether what opens the model's next turn stands at the end.
+    With `answer` what opens the model's next turn stands at the end.
     """
     if not getattr(tokenizer, "chat_template", None):
         return None

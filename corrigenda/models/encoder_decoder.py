@@ -1,23 +1,13 @@
 """Encoder-decoders (T5, BART, ...) as models that read a row of tokens: the encoder's part, then the decoder's.
 
-What is asked of such a model is as of any other: a prompt, and what follows it. The encoder reads the prompt, and the
-decoder writes the answer, each token with the prompt and the answer's earlier tokens in view. A row is both, one after
-the other:
-
     prompt's tokens | the border, forced first tokens | the answer's tokens
     the encoder's   | the decoder's, from its start token on
 
 `BORDER` is no token of the vocabulary but the number after its last one (`Parts.border`); there the decoder reads its
-start token. So a row says itself where the decoder begins, the border belongs to the prompt as its last token, and its
-logits are those of the answer's first token, as with every other model. ``P(target | prompt)`` is the decoder's
-under teacher forcing.
-
-(BART's first token is fixed by its configuration, `forced_bos_token_id`; it then belongs to the prompt, too.)
-
-The memories are the decoder's FFNs. At their sites, (batch, position, width), positions are those of the row; at the
-encoder's positions nothing is there (what stands there belongs to nobody, and the decoder does not read it). So nothing
-can be asked of a decoder's FFN at the subject's tokens, which only the encoder reads; the prompt's last position is
-where the answer begins.
+start token. It belongs to the prompt as its last token, and its logits are those of the answer's first token, as with
+every other model. (BART's first token is fixed by its configuration, `forced_bos_token_id`; it then belongs to the
+prompt, too.) The memories are the decoder's FFNs; at their sites positions are those of the row, and at the encoder's
+nothing is there. So nothing can be asked of them at the subject's tokens, which only the encoder reads.
 """
 
 from __future__ import annotations
@@ -129,12 +119,9 @@ class Parts:
     def encoded(self, rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor, Encoded]:
         """What a decoding starts with: the encoder reads the prompts, once.
 
-        Returns:
-            the decoder's first tokens, (n, position), and their mask; and the cache, with what the encoder said in it.
-
-        Raises:
-            UnsupportedModelError: a row has no border.
-            ValueError: their answers have begun, each with another number of tokens.
+        That is the decoder's first tokens, (n, position), and their mask; and the cache, with what the encoder said in
+        it. Raises UnsupportedModelError: a row has no border; ValueError: their answers have begun, each with another
+        number of tokens.
         """
         places = [int(self._borders(torch.tensor([list(row)]))) for row in rows]
         begun = {len(row) - place for row, place in zip(rows, places, strict=True)}
@@ -165,9 +152,7 @@ class Parts:
 class Encoded(EncoderDecoderCache):
     """The attention cache of a decoder, with what the encoder made of the prompts.
 
-    Args:
-        states: (batch, position, d_model).
-        mask: (batch, position), 1 for tokens of the prompt.
+    States are (batch, position, d_model); the mask, (batch, position), is 1 for tokens of the prompt.
     """
 
     def __init__(self, states: Tensor, mask: Tensor) -> None:

@@ -1,8 +1,6 @@
-"""Memories of a layer that is a mixture of experts: of one expert, and of the whole layer.
+"""Memories of a layer that is a mixture of experts: `ExpertMemory` of one expert, `MixtureMemory` of the whole layer.
 
-`ExpertMemory` is a key-value memory like any other, of one expert: its matrices are views of the parameter that holds
-all experts, its coefficients and its output those of the tokens that it was chosen for. `MixtureMemory` is the whole
-layer, whose answer can be read and changed as one, but which has no one matrix of values.
+The matrices of the former are views of the parameter that holds all experts; the latter has no one matrix of values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -147,10 +145,9 @@ class SharedMemory(FFNMemory):
 
 
 class MixtureCapture(Capture):
-    """What `MixtureMemory.capture` saw in the last forward: only the output.
+    """What `MixtureMemory.capture` saw in the last forward: only the output of all experts together, weighted.
 
-    Attributes:
-        output: of all experts together, weighted: (batch, position, d_model) or (n, d_model).
+    It is (batch, position, d_model) or (n, d_model).
     """
 
     def __init__(self, refuse: str) -> None:
@@ -158,21 +155,12 @@ class MixtureCapture(Capture):
 
     @property
     def coefficients(self) -> Tensor:  # type: ignore[override]
-        """There are none of the whole layer.
-
-        Raises:
-            UnsupportedModelError: always.
-        """
+        """There are none of the whole layer. Raises UnsupportedModelError: always."""
         raise UnsupportedModelError(self._refuse)
 
 
 class KeyCapture(Capture):
-    """What `MixtureMemory.capture_key` saw in the last forward.
-
-    Args:
-        whole: the layer's output.
-        each: of the experts.
-    """
+    """What `MixtureMemory.capture_key` saw in the last forward: the layer's output as a whole, and of each expert."""
 
     def __init__(self, whole: Capture, each: Sequence[ExpertCapture]) -> None:
         self._whole, self._each = whole, each

@@ -61,13 +61,9 @@ def converted(path: Path) -> Path:
 def folder_of(sha256: str, label: str, gguf_file: Callable[[Path], Path]) -> Path:
     """The folder for `load` of the GGUF file with this hash: configuration and tokenizer, and weights of `packed`.
 
-    It has to hold what was made of that file, or is made again. It appears under its name only when it is complete, so
-    that an interruption at any moment leaves nothing half-written. Of two processes one waits for the other.
-
-    Args:
-        sha256: of the file.
-        label: begins the folder's name, for people.
-        gguf_file: gives the file, where it is needed; what it makes may lie in the folder that it gets.
+    It has to hold what was made of that file, or is made again, of the file that `gguf_file` gives. It appears under
+    its name, which begins with `label`, only when it is complete, so that an interruption leaves nothing half-written.
+    Of two processes one waits for the other.
     """
     parent = cache_folder() / "models"
     parent.mkdir(parents=True, exist_ok=True)

@@ -11,9 +11,6 @@ class LeanReader(GGUFReader):
     """The library's reader, but lists are passed over.
 
     It makes some arrays for each token, which takes ten seconds and half a gigabyte for a vocabulary of 150,000.
-
-    Args:
-        path: of the file.
     """
 
     def __init__(self, path: Path) -> None:

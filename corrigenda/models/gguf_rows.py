@@ -20,16 +20,9 @@ if TYPE_CHECKING:
 def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
-    Args:
-        gguf_file: the file.
-        model: of the file's configuration, without weights (on the device "meta").
-
-    Returns:
-        None where transformers does more with a tensor than rename and reorder it, where the file has not exactly the
-        model's parameters, or where this version of transformers does it in another way.
-
-    Raises:
-        Exception: of many kinds, where the file is damaged.
+    The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
+    rename and reorder it, where the file has not exactly the model's parameters, or where this version of transformers
+    does it in another way. A damaged file raises exceptions of many kinds.
     """
     from corrigenda.models.gguf_reader import LeanReader
 

@@ -46,15 +46,10 @@ def in_model(lm: BareModel, neurons: Iterable[Neuron]) -> tuple[Neuron, ...]:
 
 
 def in_common(counts: Mapping[Neuron, int], n: int, share: float) -> tuple[Neuron, ...]:
-    """The neurons that more than a share of some sets have (Dai et al. 2022, sections 3.3 and 5.2).
+    """The neurons that more than a share of n sets have (Dai et al. 2022, sections 3.3 and 5.2).
 
-    Args:
-        counts: in how many of the sets each neuron is.
-        n: how many sets there are.
-        share: p, in [0, 1).
-
-    Returns:
-        the neurons, the most frequent first, then the lower layer and number.
+    `counts` says in how many each is. The most frequent come first, of equally frequent ones the lower layer and
+    number.
     """
     # A share such as 0.7 is no exact number: 0.7 * 10 sets must not fall below 7.
     kept = [neuron for neuron, count in counts.items() if count > share * n + 1e-9]

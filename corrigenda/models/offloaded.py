@@ -11,14 +11,9 @@ from corrigenda.errors import UnsupportedModelError
 
 
 def stored(model: nn.Module, name: str) -> Tensor:
-    """An offloaded weight, read from where it is kept; only this one is held.
+    """An offloaded weight, by its name in the model's state, read from where it is kept; only this one is held.
 
-    Args:
-        model: the model.
-        name: of the weight in its state.
-
-    Raises:
-        UnsupportedModelError: nobody says where it is kept.
+    Raises UnsupportedModelError: nobody says where it is kept.
     """
     path, _, own = name.rpartition(".")
     kept = getattr(getattr(model.get_submodule(path), "_hf_hook", None), "weights_map", None)
@@ -57,11 +52,7 @@ def require_whole(model: nn.Module) -> None:
 
 
 def require_here(weight: Tensor, path: str) -> None:
-    """Refuses a weight that is offloaded: it could be neither read nor written in place.
-
-    Raises:
-        UnsupportedModelError: it is.
-    """
+    """Refuses a weight that is offloaded: it could be neither read nor written in place (UnsupportedModelError)."""
     if weight.is_meta:
         raise UnsupportedModelError(
             f"{path} is offloaded (device_map): its layer can be looked into while it runs, but its matrices can be "

@@ -1,8 +1,7 @@
 """Weights as a GGUF file packs them in blocks, under the names of transformers: the same bits, a fifth of the size.
 
-A GGUF file holds most matrices as rows of blocks: of 32 numbers each the scale, and a few bits a number. What they
-stand for is float32, in most cases with more digits than half precision has, so that no narrower type holds it. The
-blocks do. The file itself would do, too; but reading its vocabulary takes longer than reading the weights.
+Its blocks stand for float32 with more digits than half precision has. The file itself would do, too; but reading its
+vocabulary takes longer than reading the weights.
 """
 
 from __future__ import annotations
@@ -30,14 +29,9 @@ PIECE = 2**18
 
 
 def pack(gguf_file: Path, model: Any, folder: Path) -> None:
-    """Writes the weights of a model that was read from a GGUF file.
+    """Writes the weights of a model as transformers made it of a GGUF file into a folder, as `FILE`.
 
     A weight is kept packed where its blocks, read again, give its bits; else in its own type, as it is.
-
-    Args:
-        gguf_file: the file that it was read from.
-        model: the model as transformers made it of the file.
-        folder: where `FILE` is written.
     """
     from corrigenda.models.gguf_reader import LeanReader
 
@@ -63,26 +57,15 @@ def pack(gguf_file: Path, model: Any, folder: Path) -> None:
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], kinds: Mapping[str, str]) -> None:
-    """Writes `FILE`.
-
-    Args:
-        folder: the model's.
-        tensors: by a parameter's name its rows of blocks, or its numbers.
-        kinds: by name, what kind the blocks are.
-    """
+    """Writes `FILE`: by a parameter's name its rows of blocks, of the kind named, or its numbers."""
     write_tensors(folder / FILE, tensors, {"kinds": json.dumps(kinds)})
 
 
 def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """The weights that `pack` wrote into a folder, by name.
 
-    Args:
-        folder: the model's.
-        dtype: what matrices are to be in; each is cast as soon as it is read, so that a large model is never in memory
-            in float32. By default float32 what was packed, and the others in their types.
-
-    Raises:
-        ValueError: the file is damaged.
+    Each matrix is cast to `dtype` as soon as it is read, so that a large model is never in memory in float32; by
+    default float32 what was packed, and the others in their types. Raises ValueError: the file is damaged.
     """
     from safetensors import safe_open
 
@@ -100,12 +83,7 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
 
 
 def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
-    """`BareModel.fingerprint` of the model that `load` makes of a folder, from a piece of one tensor at a time.
-
-    Args:
-        folder: one that `pack` wrote into.
-        dtype: the precision that it would be loaded in.
-    """
+    """`BareModel.fingerprint` of the model that `load` makes of such a folder, from a piece of a tensor at a time."""
     import transformers
     from safetensors import safe_open
 

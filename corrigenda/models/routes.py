@@ -43,13 +43,8 @@ class Routes:
 def attended(args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> tuple[Tensor, int, Tensor]:
     """What a forward of a model is called with: its tokens or embeddings, the size of its cache, and the mask of both.
 
-    Args:
-        args: of the call.
-        kwargs: of the call.
-        what: asks for each text in a row of its own, for messages.
-
-    Raises:
-        ValueError: a row holds several texts; or the attention mask is not (batch, position).
+    Raises ValueError: a row holds several texts (`what` asks for each in a row of its own); or the attention mask is
+    not (batch, position).
     """
     tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
     cache, mask, places = map(kwargs.get, ("past_key_values", "attention_mask", "position_ids"))

@@ -93,17 +93,10 @@ class Site:
 def through(architecture: Architecture, site: Site, change: Change) -> Iterator[None]:
     """Passes what is at a site through a function in the forwards inside the block.
 
-    Where several are open at once, those at one site act in the order they were opened. In a partial forward nothing
-    acts in the layers that do not run.
-
-    Args:
-        architecture: the model's parts.
-        site: where.
-        change: gets the whole tensor there, (batch, position, width); heads are (batch, position, head, head size).
-
-    Raises:
-        IndexError: the model has no such layer.
-        UnsupportedModelError: the site is not known in this family.
+    It gets the whole tensor, (batch, position, width); heads are (batch, position, head, head size). Where several are
+    open at once, those at one site act in the order they were opened. In a partial forward nothing acts in the layers
+    that do not run. Raises IndexError: the model has no such layer; UnsupportedModelError: the site is not known in
+    this family.
     """
     layer = None if site.layer is None else architecture.numbered(site.layer)
     if layer is not None and (site.name == "router" or isinstance(site.expert, int)):
@@ -219,13 +212,10 @@ def entering(
     change: Callable[[tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]] | None],
     first: bool = False,
 ) -> Iterator[None]:
-    """Inside the block a function sees what a module is called with.
+    """Inside the block a function sees what a module is called with, arguments by position and by name.
 
-    Args:
-        module: the module.
-        change: gets the call's arguments, by position and by name; what it returns stands in their place, None leaves
-            them as they are.
-        first: whether it comes before those that are open already, and not after them.
+    What it returns stands in their place, None leaves them as they are. With `first` it comes before those that are
+    open already.
     """
 
     def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -292,13 +282,10 @@ def _with_first(args: tuple[Any, ...], kwargs: dict[str, Any], state: Tensor) ->
 
 @contextmanager
 def state_entering(module: nn.Module, change: Change, first: bool = False) -> Iterator[None]:
-    """Inside the block a function sees the state that enters a module, and may put another in its place.
+    """Inside the block a function sees the state that enters a module (a block), and may put another in its place.
 
-    Args:
-        module: a transformer block, or another module whose first argument is a state.
-        change: gets the state, as the module takes it.
-        first: as in `entering`. What records and starts forwards comes first: an intervention at ``residual_before``
-            then acts in a partial forward from this layer as it does in a full one.
+    What records and starts forwards comes `first`: an intervention at ``residual_before`` then acts in a partial
+    forward from this layer as it does in a full one.
     """
 
     def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -316,9 +303,7 @@ def state_entering(module: nn.Module, change: Change, first: bool = False) -> It
 def skipped(blocks: Iterable[nn.Module], tuples: bool) -> Iterator[None]:
     """Inside the ``with`` block some transformer blocks hand their input on; what is open on them does not act.
 
-    Args:
-        blocks: which.
-        tuples: whether this model's blocks return their state in a tuple.
+    `tuples` says whether this model's blocks return their state in a tuple.
     """
     with ExitStack() as stack:
         for block in blocks:

@@ -30,12 +30,7 @@ def config_of(name: str | Path) -> Any:
 def local_folder(name: str | Path, path: Path) -> Path | None:
     """The folder with a model that is on this machine, or is fetched in wheels; None of a hub id.
 
-    Args:
-        name: as of `load`.
-        path: the name as a path.
-
-    Raises:
-        ModelNotFoundError: it can only be a path, and there is no model.
+    Raises ModelNotFoundError: it can only be a path, and there is no model.
     """
     if str(name) in embedded.EMBEDDED:
         return embedded.fetch(str(name))
@@ -57,12 +52,7 @@ def local_folder(name: str | Path, path: Path) -> Path | None:
 
 @contextmanager
 def reaching(name: str | Path, source: str | Path) -> Iterator[None]:
-    """Without a network nothing is asked of a hub; what then fails is one error that says what to do.
-
-    Args:
-        name: as of `load`, for messages.
-        source: where from: a folder (a path) or a hub (its id).
-    """
+    """Without a network nothing is asked of a hub; what then fails is one error that says what to do."""
     unreachable = "" if isinstance(source, Path) else why_unreachable("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     try:
         with offline() if unreachable else nullcontext():

@@ -44,12 +44,7 @@ same on text that the model itself wrote."""
 
 @dataclass(frozen=True, eq=False)
 class Curvature:
-    """The factors of one layer.
-
-    Attributes:
-        coefficients: A, (d_ffn, d_ffn).
-        gradients: G, (d_model, d_model).
-    """
+    """The factors of one layer: A of the coefficients, (d_ffn, d_ffn), and G of the gradients, (d_model, d_model)."""
 
     coefficients: SecondMoment
     gradients: SecondMoment
@@ -63,11 +58,7 @@ class Curvature:
     def low(self, share: float) -> LowCurvature:
         """The directions without those of the largest eigenvalues, as few as hold this share of the trace at least.
 
-        Args:
-            share: 0 leaves all directions, 1 those only that the text never uses.
-
-        Raises:
-            ValueError: it is no share.
+        0 leaves all directions, 1 those only that the text never uses. Raises ValueError: it is no share.
         """
         if not 0 <= share <= 1:
             raise ValueError(f"share={share} must be a share of the trace, from 0 to 1")
@@ -107,14 +98,8 @@ class LowCurvature:
 def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: Labels = "sampled") -> Curvature:
     """The factors of one layer, taken from the disk, or computed and kept there; see `second_moments`.
 
-    Args:
-        lm: the model; edits that are applied are lifted meanwhile.
-        layer: which layer; negative numbers count from the end.
-        text: over what; by default 8,192 tokens of the one that ships. G is taken over its first sequences.
-        labels: the next tokens of the loss.
-
-    Raises:
-        IndexError: the model has no such layer.
+    `labels` are the next tokens of the loss; G is taken over the text's first sequences. Raises IndexError: the model
+    has no such layer.
     """
     text = (text or Text()).fitting(lm)
     memory = lm.memory(layer)

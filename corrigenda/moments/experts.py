@@ -44,15 +44,10 @@ class ExpertMoments:
         self.layer = self._mixture.layer
 
     def solve(self, keys: Tensor, ridge: float = 1e-6) -> Tensor:
-        """C^-1 k in the metric of the experts that answer, solved in float64.
+        """C^-1 k, (n, width), in the metric of the experts that answer; solved in float64, as precise as the keys.
 
-        Args:
-            keys: (n, width), as `MixtureMemory.capture_key` has them; what is no coefficient may be left out.
-            ridge: is added to each diagonal, in the unit of C.
-
-        Returns:
-            (n, width), in the precision of `keys`; zeros for experts that do not answer, and for what is no
-            coefficient.
+        Keys are as `MixtureMemory.capture_key` has them; what is no coefficient may be left out, and is zero in the
+        result, as are experts that do not answer. The ridge is added to each diagonal, in the unit of C.
         """
         directions = torch.zeros_like(keys)
         blocks = {e: block for e in range(self._mixture.n_experts) if keys[:, block := self._mixture.block(e)].any()}

@@ -50,18 +50,10 @@ class SecondMoment:
     text: Text
 
     def solve(self, keys: Tensor, ridge: float = 1e-6) -> Tensor:
-        """C^-1 k, solved in float64.
+        """C^-1 k, (n, d_ffn), solved in float64, in the precision of the keys.
 
-        Args:
-            keys: (n, d_ffn).
-            ridge: is added to the diagonal, so that directions the text never used stay finite; in the unit of C
-                (squared coefficients).
-
-        Returns:
-            (n, d_ffn), in the precision of `keys`.
-
-        Raises:
-            ValueError: C with the ridge is singular.
+        The ridge, in the unit of C (squared coefficients), is added to the diagonal, so that directions the text never
+        used stay finite. Raises ValueError: C with the ridge is singular.
         """
         if ridge not in self._factors:
             matrix = self.matrix.clone()  # with 14,336 coefficients it has 1.6 GB: nothing else as large is made
@@ -79,16 +71,9 @@ class SecondMoment:
         return torch.linalg.solve_triangular(factor.mT, halfway, upper=True).T.to(keys)
 
     def whitening(self, ridge: float = 0.0) -> Tensor:
-        """W = (C + ridge)^(-1/2), symmetric: but for the ridge, coefficients m W have the second moment I.
+        """W = (C + ridge)^(-1/2), symmetric, (d_ffn, d_ffn), float64: but for the ridge, m W has the second moment I.
 
-        Args:
-            ridge: in units of C's mean diagonal, `scale`.
-
-        Returns:
-            (d_ffn, d_ffn), float64.
-
-        Raises:
-            ValueError: C is singular, and there is no ridge.
+        The ridge is in units of C's mean diagonal, `scale`. Raises ValueError: C is singular, and there is no ridge.
         """
         if ridge <= 0 and self.rank < len(self.matrix):
             raise ValueError(
@@ -99,20 +84,11 @@ class SecondMoment:
         return directions * (size.clamp(min=0) + ridge).rsqrt() @ directions.T / self.scale**0.5
 
     def null_space(self, energy: float) -> Tensor:
-        """The directions that hold next to none of C's energy: a change of V along them hardly shows on the text.
+        """B, (d_ffn, k), float64: orthonormal directions that hold at most the share `energy` of C's trace; k may be 0.
 
-        The eigenvectors of the smallest eigenvalues, as many as together hold at most the share `energy` of C's trace.
-        The projector on them is B B^T. (AlphaEdit, Fang et al. 2025, sets a bound on each eigenvalue instead; a share
-        of the trace means the same in every model.)
-
-        Args:
-            energy: a share, from 0 (only what the text never uses) to 1 (everything).
-
-        Returns:
-            B, (d_ffn, k), float64, with orthonormal columns; k may be 0.
-
-        Raises:
-            ValueError: `energy` is no share.
+        A change of V along them hardly shows on the text. They are the eigenvectors of the smallest eigenvalues, and
+        the projector on them is B B^T. (AlphaEdit, Fang et al. 2025, sets a bound on each eigenvalue instead; a share
+        of the trace means the same in every model.) Raises ValueError: `energy` is no share.
         """
         if not 0 <= energy <= 1:
             raise ValueError(f"energy must be a share of the trace, from 0 to 1, not {energy}")
@@ -175,25 +151,14 @@ def second_moment(lm: LanguageModel, layer: int, text: Text | None = None) -> Se
 
 
 def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None = None) -> Mapping[int, SecondMoment]:
-    """The second moments of some layers' coefficients, taken from the disk, or computed and kept there.
+    """The second moments of some layers' coefficients, by layer, taken from the disk, or computed and kept there.
 
-    Summed in float32 within a batch, in float64 over batches. A file's name is made of the unedited model's
-    `cache_key`, the layer and the text. While they are computed the sums so far are written down now and then, and an
-    interrupted computation goes on from there. The bits are the same whether it was interrupted or not, and whichever
-    layers are asked for together. While they are computed sums are held in memory, 8 d_ffn^2 bytes for each layer, at
-    most `HELD` at once: otherwise the text runs as often as it takes. Each moment is read when it is asked for.
-
-    Args:
-        lm: the model; edits that are applied are lifted meanwhile: the moment is the unedited model's.
-        layers: which layers; negative numbers count from the end.
-        text: over what; by default 8,192 tokens of the one that ships.
-
-    Returns:
-        the moments by layer, counted from the bottom, in the order asked for.
-
-    Raises:
-        IndexError: the model has no such layer.
-        ValueError: a layer is named twice.
+    Of the unedited model; negative layers count from the end. Summed in float32 within a batch, in float64 over
+    batches. A file's name is made of the model's `cache_key`, the layer and the text. The sums so far are written down
+    now and then, and an interrupted computation goes on from there; the bits are the same whether it was interrupted or
+    not, and whichever layers are asked for together. Sums take 8 d_ffn^2 bytes for each layer, at most `HELD` at once:
+    otherwise the text runs as often as it takes. Each moment is read when it is asked for. Raises IndexError: the model
+    has no such layer; ValueError: a layer is named twice.
     """
     text = (text or Text()).fitting(lm)
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
@@ -232,12 +197,7 @@ class KeptMoments(Mapping[int, SecondMoment]):
 def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Callable[[], object]) -> SecondMoment:
     """The moment in a file: the object of an earlier call, with the factors that it has by now, if it is kept.
 
-    Args:
-        lm: the model.
-        path: of the file.
-        layer: whose moment it is.
-        text: over which it was taken.
-        again: computes the file, where it is damaged.
+    `again` computes the file where it is damaged.
     """
     changed = path.stat().st_mtime_ns
     known = lm.kept.pop(path, None)

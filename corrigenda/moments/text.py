@@ -155,11 +155,6 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
     """Text sampled from the unedited model's own distribution, special tokens barred; kept on disk, resumed there.
 
     Every chunk has its own random numbers, so that the text does not depend on where it was interrupted.
-
-    Args:
-        lm: the model.
-        text: how much, and how.
-        purpose: what it is for, as progress is told.
     """
     folder = cache_folder() / "texts" / f"{lm.cache_key}-{text.key}"
     sequences: list[list[int]] = []

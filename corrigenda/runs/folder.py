@@ -43,11 +43,7 @@ if TYPE_CHECKING:
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: it is made if need be.
-    """
+    """The folder of one run; it is made if need be."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -67,11 +63,7 @@ class RunFolder:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What the run works on, as it was noted; empty if it was not.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
+        """What the run works on, as it was noted; empty if it was not. Raises ValueError: the file is damaged."""
         path = self.path / "identity.json"
         if not path.is_file():
             return {}
@@ -158,11 +150,7 @@ class RunFolder:
         edit.save(self.edit_path(number, name))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Notes the digests of the records and writes the summary.
-
-        Raises:
-            ValueError: the records are damaged.
-        """
+        """Notes the digests of the records and writes the summary. Raises ValueError: the records are damaged."""
         for of in RECORDS:
             for _ in records_in(self.path, of):
                 pass
@@ -179,15 +167,7 @@ class RunFolder:
 
 
 def read_object(path: Path, remedy: str) -> dict[str, Any]:
-    """The named values of a JSON file in a run's folder.
-
-    Args:
-        path: the file.
-        remedy: what to do if it is damaged.
-
-    Raises:
-        ValueError: it cannot be read as such.
-    """
+    """The named values of a JSON file in a run's folder; `remedy` is what to do if it is damaged (ValueError)."""
     try:
         found = read_json(path)
     except ValueError as error:

@@ -56,13 +56,9 @@ _BEGUN_WITH = Sources(Path(__file__).resolve().parents[2])
 def code_version(root: Path | None = None, entry: Iterable[str] = ()) -> str:
     """A hash of the files that edit and measure, and of the texts that come with them (see `Sources`).
 
-    Git is not asked: it is not always there, and does not know of changes that are not committed.
-
-    Args:
-        root: the folder of the packages. By default the one where this file is installed, with the files that were
-            there when this process began: what it runs does not change with them.
-        entry: dotted names of what a run uses; the hash is of their files and of all that these use. Without any, of
-            all files of the project that make figures.
+    Of the files of what `entry` names and of all that these use; without any, of all files of the project that make
+    figures. By default they are those of the installation when this process began: what it runs does not change with
+    them. Git is not asked: it is not always there, and does not know of changes that are not committed.
     """
     return (_BEGUN_WITH if root is None else Sources(root)).version(entry)
 
@@ -103,14 +99,7 @@ def files_named(config: Any) -> str:
 
 
 def run_id(config: Mapping[str, Any], data_fingerprint: str, model_fingerprint: str, code: str) -> str:
-    """The identity of a run: 16 hex digits of the SHA-256 of what matters in its configuration, data, model, code.
-
-    Args:
-        config: the resolved configuration, of plain values.
-        data_fingerprint: of the facts.
-        model_fingerprint: of the weights.
-        code: see `code_version`.
-    """
+    """The identity of a run: 16 hex digits of the SHA-256 of what matters in its configuration, data, model, code."""
     key = [essential(config), data_fingerprint, model_fingerprint, code]
     text = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,11 +1,8 @@
 """Records of cases: JSON lines, one case a line, from the first case of a run to the end.
 
-A line is on the disk when its case is finished, so a killed run loses nothing, and finishing a run moves nothing: it
-only notes a digest of each file (``records.sha256``, as ``sha256sum --check`` reads it), by which damage is noticed.
-Plain text was chosen over Parquet and over compression: 1,000 cases with all their prompts take 23 MB (6 MB in Parquet
-or with gzip), are read in 0.6 s (Parquet: 1.0 s), counted and checked in 0.02 s, and any tool reads them while the run
-goes on. Figures come back to the last bit. A case whose error begins with `CRASHED` is tried again when the run goes
-on; its new line comes later in the file and takes the earlier one's place. For a table with pandas::
+A line is on the disk when its case is finished; finishing a run only notes a digest of each file (``records.sha256``,
+as ``sha256sum --check`` reads it). A case whose error begins with `CRASHED` is tried again when the run goes on;
+the new line takes the earlier one's place. For a table with pandas::
 
     pandas.json_normalize(list(records_in(folder)), max_level=2)["after.values.efficacy_success"]
 
@@ -41,16 +38,10 @@ DIGESTS = "records.sha256"
 
 
 def records_in(folder: Path, of: str = "cases") -> Iterator[dict[str, Any]]:
-    """The records in a run's folder; nothing is changed there.
+    """The records in a run's folder, of "cases" or "retention"; nothing is changed there.
 
-    Of a case that crashed and was tried again the later record counts, in the place of the earlier one.
-
-    Args:
-        folder: the run's.
-        of: "cases", or "retention" for those scored again at the end of a sequential run.
-
-    Raises:
-        ValueError: a file is damaged.
+    Of a case that crashed and was tried again the later record counts, in the place of the earlier one. Raises
+    ValueError: a file is damaged.
     """
     finished = check_digest(folder, of)  # which covers the seals, too
     lines = folder / f"{of}.jsonl"
@@ -86,15 +77,8 @@ def _key(record: dict[str, Any]) -> str:
 def read_lines(path: Path, repair: bool = False, seals: bool = True) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines, without their seals. A last line that was cut off is passed over.
 
+    With `repair` a line that is not what was written there is passed over, with a warning; else it raises a ValueError.
     A file of an earlier version has no seals at all, and its lines are taken as they are.
-
-    Args:
-        path: of the file.
-        repair: whether a line that is not what was written there is passed over, with a warning.
-        seals: whether the seals are looked at.
-
-    Raises:
-        ValueError: there is one, and not `repair`.
     """
     # Not splitlines(): a text may hold characters that it takes for the end of a line.
     lines = path.read_bytes().split(b"\n")[:-1]

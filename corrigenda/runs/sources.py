@@ -56,13 +56,10 @@ _DOTTED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:[.:][A-Za-z_]\w*)+")
 
 
 class Sources:
-    """The project's files as they are now; those that change later are known by what they were.
+    """The project's files under a root as they are now; those that change later are known by what they were.
 
     Nothing is read before it is asked for. The time and the size of each file are noted at once, so that a file that
     was changed before it was read is never taken for the one that this process runs.
-
-    Args:
-        root: the folder of the packages.
     """
 
     def __init__(self, root: Path) -> None:
@@ -77,11 +74,9 @@ class Sources:
         self._used: dict[str, frozenset[str]] = {}
 
     def closure(self, entry: Iterable[str]) -> list[str]:
-        """The files that modules, or what is defined in them, use; relative to the root, sorted.
+        """The files that modules, or what is defined in them, use, by dotted names; relative to the root, sorted.
 
-        Args:
-            entry: dotted names: ``editing.locate_then_edit.rome``, ``editing.Rome``. What is not of the project has
-                no file here, and no file that uses it says so.
+        What is not of the project has no file here, and no file that uses it says so.
         """
         entry = tuple(entry)
         waiting = {file for name in entry for file in self._defining(name.replace(":", "."))}

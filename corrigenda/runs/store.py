@@ -1,9 +1,7 @@
-"""`Store`: all runs under one folder, whoever wrote them, told apart by their ids.
+"""`Store`: all runs under one folder, at any depth, told apart by their ids. It keeps no index that could go stale.
 
-A run is a folder, at any depth, as `RunFolder` writes it. The store keeps no index that could go stale: it looks.
 Several processes may write at once. Who begins a run does so under the store's lock, and holds the lock of the run's
-folder as long as it lives; so nobody does the same work twice, and a folder that is unfinished and not locked was left
-by a process that was killed.
+folder as long as it lives; so a folder that is unfinished and not locked was left by a process that was killed.
 """
 
 import os
@@ -79,20 +77,12 @@ class StoredRun:
         return sorted(path for path in self.path.rglob("*") if path.suffix.lower() in _PICTURES)
 
     def cases(self, of: str = "cases") -> list[dict[str, Any]]:
-        """The records of the finished cases; nothing is changed in the folder.
-
-        Raises:
-            ValueError: they are damaged.
-        """
+        """The records of the finished cases; nothing is changed in the folder. Raises ValueError: they are damaged."""
         return list(records_in(self.path, of))
 
 
 class Store:
-    """The runs under a folder.
-
-    Args:
-        root: the folder; it need not exist yet.
-    """
+    """The runs under a folder, which need not exist yet."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -111,17 +101,11 @@ class Store:
     def take(
         self, identity: Mapping[str, str], begin: Callable[[], RunFolder], force: bool = False
     ) -> Iterator[RunFolder | StoredRun]:
-        """Takes a run in hand, so that no other process does.
+        """Takes the run of an identity in hand, so that no other process does.
 
-        Args:
-            identity: the run's id and fingerprints.
-            begin: makes a new run's folder and writes its configuration; called only where there is nothing to go on
-                with.
-            force: begin a new one even if there is one; but go on with one that was begun so and was cut short.
-
-        Yields:
-            the folder to work in, new or left by a killed process, which stays locked until the context is left; or
-            the stored run where there is nothing to do, because it is finished or another process is at it.
+        Yields the folder to work in, new (`begin` makes it) or left by a killed process, which stays locked until the
+        context is left; or the stored run where there is nothing to do, because it is finished or another process is at
+        it. With `force` a new one is begun even if there is one; but one that was begun so and was cut short goes on.
         """
         with locked(self.root / ".lock", BEGINNING_TAKES):
             found = self.find(identity["id"])

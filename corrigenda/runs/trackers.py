@@ -1,8 +1,4 @@
-"""Trackers: where a run's progress is sent besides its folder. None of them can stop a run.
-
-A tracker is told every finished case, as the record that stands in ``cases.jsonl``, and at the end the summary; then it
-also looks for the pictures in the run's folder. `tracker` makes the one that the configuration names.
-"""
+"""Trackers: who is told every finished case of a run, and at the end its summary and pictures. None can stop a run."""
 
 import json
 import math
@@ -32,18 +28,10 @@ class Tracker(Protocol):
 
 
 def tracker(settings: Mapping[str, Any], folder: Path, config: Mapping[str, Any], sweep: str | None = None) -> Tracker:
-    """The tracker that ``settings["name"]`` names.
+    """The tracker that ``settings["name"]`` names; what it writes goes into the run's folder.
 
-    What fails in it, from the first import on, is a warning, and then the run goes on without it.
-
-    Args:
-        settings: the name, and what else that tracker takes.
-        folder: the run's folder; what a tracker writes goes there.
-        config: the run's resolved configuration.
-        sweep: the folder of the sweep that the run belongs to, None for a single run.
-
-    Raises:
-        ValueError: there is no tracker of that name.
+    What fails in it, from the first import on, is a warning, and then the run goes on without it. `sweep` is the folder
+    of the sweep that the run belongs to, if any. Raises ValueError: there is no tracker of that name.
     """
     options = dict(settings)
     name = options.pop("name")

@@ -100,19 +100,10 @@ def check_fields(settings: Any) -> None:
 
 
 def check_value(where: str, name: str, value: Any, allowed: Any) -> Any:
-    """Checks one argument of a function, as `checked` does a field.
+    """The value of one argument in its plain form, checked as `checked` does a field.
 
-    Args:
-        where: the function, for the message.
-        name: the argument.
-        value: what it was given.
-        allowed: an annotation (`Count`, ``int | None``).
-
-    Returns:
-        The value in its plain form.
-
-    Raises:
-        SettingsError: the annotation does not allow the value.
+    `allowed` is an annotation (`Count`, ``int | None``); `where`, the function, and `name` are for the message. Raises
+    SettingsError: the annotation does not allow the value.
     """
     value = plain(value)
     problem = problem_of(_adapter(allowed), value)

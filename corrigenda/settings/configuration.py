@@ -12,12 +12,10 @@ OF_THE_RUN = {"seed": "${seed}"}
 
 
 def configuration(cls: type, choices: Mapping[str, str] | None = None, seeded: bool = False) -> dict[str, Any]:
-    """What a choice that stands for a class is, as Hydra reads it.
+    """What a choice that stands for a dataclass is, as Hydra reads it.
 
-    Args:
-        cls: a dataclass.
-        choices: by field the group and the choice, ``GROUP: CHOICE``, that its settings are taken from.
-        seeded: whether the seeds of settings within settings are the run's own, too.
+    `choices` has by field the group and the choice, ``GROUP: CHOICE``, that its settings are taken from. With `seeded`
+    the seeds of settings within settings are the run's own, too.
     """
     choices = choices or {}
     own = {name: value for name, value in values(cls, seeded, OF_THE_RUN).items() if name not in choices}
@@ -31,12 +29,9 @@ def taken_from(choices: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def values(of: Any, seeded: bool, of_the_run: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of a class, or of an object that is itself a default, as a configuration has them.
+    """The settings of a dataclass, or of an object that is itself a default, as a configuration has them.
 
-    Args:
-        of: a dataclass, or one of its instances.
-        seeded: as of `configuration`.
-        of_the_run: by setting what stands in the place of its default.
+    `of_the_run` has by setting what stands in the place of its default.
     """
     fields = dataclasses.fields(of)
     return {field.name: of_the_run.get(field.name, plain(default(of, field), seeded)) for field in fields}

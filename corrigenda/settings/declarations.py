@@ -8,12 +8,7 @@ from pathlib import Path
 
 
 def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """The dotted path of each class with ``@register("name", ...)`` above it, by that name.
-
-    Args:
-        root: the folder that the packages lie in.
-        paths: the files to look through.
-    """
+    """The dotted path of each class with ``@register("name", ...)`` above it in some files, by that name."""
     declared = {}
     for path in sorted(paths):
         source = path.read_text(encoding="utf-8")

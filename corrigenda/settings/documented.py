@@ -19,11 +19,9 @@ class Setting(NamedTuple):
 
 
 def settings(of: Any, before: str = "") -> Iterator[Setting]:
-    """The settings of a class, or of an object that is itself a default, with those of the objects in it.
+    """The settings of a dataclass, or of an object that is itself a default, with those of the objects in it.
 
-    Args:
-        of: a dataclass, or one of its instances.
-        before: what names begin with.
+    Names begin with `before`.
     """
     said = meanings(of if isinstance(of, type) else type(of))
     for field in dataclasses.fields(of):

@@ -42,14 +42,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, replaces: Path | None = None
 ) -> None:
-    """Writes tensors as safetensors, atomically.
-
-    Args:
-        path: of the file.
-        tensors: by name.
-        metadata: the file's own, by name.
-        replaces: a file that describes those that were there; it is removed before these take their place.
-    """
+    """Writes tensors as safetensors, atomically; first the file that described those there, `replaces`, is removed."""
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -106,9 +99,7 @@ def _identity(path: Path) -> str:
 def read_kept(path: Path, then: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """The tensors and the metadata that `write_checked` kept; None where there are none to rely on.
 
-    Args:
-        path: of the file, which may be missing. A damaged one, or another in its place, is said by a warning.
-        then: what is done in that case, for the warning: "it is computed again".
+    A damaged file, or another in its place, is said by a warning, with what is done `then`: "it is computed again".
     """
     if not path.is_file():
         return None
@@ -165,12 +156,7 @@ def _contents(folder: Path) -> dict[str, str]:
 
 
 def digest_of(path: Path, digest: Any) -> str:
-    """The digest of a file, in hexadecimal, read piece by piece: it may be larger than memory.
-
-    Args:
-        path: the file.
-        digest: a fresh one of `hashlib` or `xxhash`.
-    """
+    """The digest of a file, in hexadecimal, by a fresh one of `hashlib` or `xxhash`; read piece by piece."""
     with path.open("rb") as file:
         while piece := file.read(2**20):
             digest.update(piece)
@@ -210,15 +196,10 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextmanager
 def saying_full(path: Path) -> Iterator[None]:
-    """Where the disk is full while something is written, one error says so, and what could not be written.
+    """Where the disk is full while a file is written, one error says so, and what could not be written.
 
-    Libraries that write for us have errors of their own for that, and programs that run for us only their words.
-
-    Args:
-        path: what is written; an error that says it already, of a part of that, stays as it is.
-
-    Raises:
-        OSError: there is no space left, or no more is allowed.
+    Libraries that write for us have errors of their own for that, and programs that run for us only their words. Raises
+    OSError: there is no space left, or no more is allowed.
     """
     try:
         yield

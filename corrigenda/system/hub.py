@@ -10,13 +10,10 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 def why_unreachable(*switches: str) -> str:
-    """Why the hub cannot be used now; empty when it answers.
+    """Why the hub cannot be used now; empty when it answers. `switches` are the environment variables that turn it off.
 
-    The hub's clients repeat a failing request for half a minute, and none takes an argument that changes that. So
-    one request with a short timeout asks first; where it fails, they are sent straight to their cache.
-
-    Args:
-        switches: the environment variables that turn the hub off for what is wanted of it.
+    The hub's clients repeat a failing request for half a minute, and none takes an argument that changes that. So one
+    request with a short timeout asks first; where it fails, they are sent straight to their cache.
     """
     from huggingface_hub import constants, get_session
 

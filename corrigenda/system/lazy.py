@@ -41,14 +41,7 @@ class _LazyPackage(ModuleType):
 
 
 def lazily(package: str) -> list[str]:
-    """Makes a package lazy; called from its ``__init__.py``.
-
-    Args:
-        package: its name.
-
-    Returns:
-        What it exports, for its ``__all__``.
-    """
+    """Makes a package lazy, in its ``__init__.py``; gives what it exports, for ``__all__``."""
     source = pkgutil.get_data(package, "__init__.py")
     assert source is not None, f"{package} is no package with a source"
     homes = {

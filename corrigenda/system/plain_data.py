@@ -1,11 +1,7 @@
 """Plain data from files that others may have written: JSON and YAML as values, and nothing that a file could do.
 
-The standard parsers keep the last of two equal keys, let half of a character (a lone surrogate) into a text, NaN and
-infinities among the numbers, and break at what is nested too deeply; YAML's follows aliases that stand for more than
-any memory holds. Here each of these is one line of an error.
-
-`json_value` and `yaml_value` (`read_json`, `read_yaml` of a file) are for settings, summaries and results; `yaml_text`
-writes what `yaml_value` reads. `parse` and
+Two equal keys, lone surrogates, NaN and infinities, too deep a nest, and YAML's aliases are each one line of an error.
+`json_value` and `yaml_value` (`read_json`, `read_yaml` of a file) are for settings, summaries and results. `parse` and
 `problem_in` are for the records of data sets: these are published with NaN for what is absent, and no field that is
 read takes a number but an id.
 """
@@ -53,15 +49,10 @@ class _Repeating(dict[str, object]):
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:
-    """The value in a JSON file.
+    """The value in a JSON file of at most so many bytes.
 
-    Args:
-        path: the file.
-        most: bytes; a larger file is not read.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, no text, or as `json_value` says; the message does not name the file.
+    Raises OSError: it cannot be read; ValueError: it is too large, no text, or as `json_value` says; the message does
+    not name the file.
     """
     return json_value(_text(path, most))
 
@@ -126,14 +117,9 @@ _TOO_DEEP = "not a value that can be read: it is nested too deeply (no schema ne
 
 
 def problem_in(value: object, strict: bool = False) -> tuple[str, str] | None:
-    """The first thing that is wrong in a value that `parse` read.
+    """The path (``a.b[0]``; empty for the value itself) of the first thing that is wrong in what `parse` read, and why.
 
-    Args:
-        value: it.
-        strict: whether numbers have to be finite and whole ones to have 64 bits.
-
-    Returns:
-        the field's path (``a.b[0]``; empty for the value itself) and what is wrong; None where all is well.
+    None where all is well. With `strict` numbers have to be finite and whole ones to have 64 bits.
     """
     # Not recursive: what is too deep is to be said, not to break here.
     waiting: list[tuple[str, int, object]] = [("", 0, value)]

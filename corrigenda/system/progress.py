@@ -1,10 +1,7 @@
 """How far something is that takes longer than a moment: on standard error, a bar on a terminal, and elsewhere lines.
 
-Lines are for what is read later (nohup, a build, a cluster's log): one at the start and one at the end of what takes
-longer than a moment, and between them one every half minute, with what is done, the total and the time left. They are
-never broken, however narrow the output is taken to be.
-
-Who shows it elsewhere (a page) listens: `heard`.
+Lines come at the start and the end, and every half minute between, with the time left; they are never broken. Who shows
+it elsewhere (a page) listens: `heard`.
 """
 
 import threading
@@ -51,11 +48,7 @@ def _passed_on(items: Iterable[T], description: str, total: int | None, hear: He
 def track(items: Iterable[T], description: str, bar: bool = True, total: int | None = None) -> Iterable[T]:
     """The items, one after another; says how far it is, with a bar on a terminal and a line now and then elsewhere.
 
-    Args:
-        items: the items.
-        description: what is done with them.
-        bar: whether a terminal gets a bar; not where another one is open.
-        total: how many items there are, where they are no sequence.
+    No `bar` where another one is open; `total` where the items are no sequence.
     """
     total = len(items) if isinstance(items, Sized) else total
     if (hear := _HEARS.get()) is not None:
@@ -77,10 +70,7 @@ def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[
 def stage(description: str, at_once: bool = True, bar: bool = True) -> Iterator[None]:
     """Says what is done in the block, which cannot say how far it is: a spinner on a terminal, elsewhere lines.
 
-    Args:
-        description: what is done.
-        at_once: whether the first line comes at once; or only if it takes longer than a moment.
-        bar: whether a terminal gets a spinner; not where a bar is open.
+    The first line comes `at_once`, or only if it takes longer than a moment. No `bar` where another one is open.
     """
     if (hear := _HEARS.get()) is not None:
         hear(description, 0, None)

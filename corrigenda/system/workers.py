@@ -1,8 +1,7 @@
 """Work that is spread over processes, on this machine or on a cluster, with ray: `Workers.each`.
 
-Every worker is given what the work needs once (the model as it is, with the edits that are applied), and keeps it.
-Items go through the same steps there as here, so that a result is the same to rounding. It is handed over as soon as
-it is there, with what was logged and warned of on the way, so that the caller keeps it as if it were made here.
+Every worker is given what the work needs once, and keeps it. A result, the same to rounding, is handed over as soon as
+it is there, with what was logged and warned of on the way.
 """
 
 from __future__ import annotations
@@ -137,12 +136,8 @@ def _is_worker() -> bool:
 class _Spread(Generic[Item]):
     """Items being worked on.
 
-    Attributes:
-        ray: the module.
-        workers: how many, and what each has.
-        items: all items.
-        keys: of each item what those have in common that go together.
-        failed: the items at which the work failed, and why; None for the start of a worker.
+    `keys` are of each item what those have in common that go together; `failed` are the items at which the work failed,
+    and why; None for the start of a worker.
     """
 
     ray: Any

@@ -11,12 +11,7 @@ _FORMULA = "=+-@\t\r\n\uff0b\uff0d\uff1d\uff20"
 
 
 def printable(text: str, lines: bool = False) -> str:
-    r"""A text in which nothing acts on a terminal: escape sequences and the like are shown as ``\x1b``.
-
-    Args:
-        text: the text.
-        lines: whether its line breaks are kept; else they are shown as ``\n``.
-    """
+    """A text in which nothing acts on a terminal: escape sequences, and line breaks but for `lines`, are shown."""
     shown = _ACTING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return shown if lines else shown.replace("\n", "\\n")
 

@@ -10,9 +10,6 @@ def model_title(name: str) -> str:
     """A model's name for a reader: of a local model the folder's or file's name, of all others the whole.
 
     Where a model lies on somebody's disk says nothing to others, and fills a table's width.
-
-    Args:
-        name: as it was loaded: a short name, a hub id ``owner/name``, or a path.
     """
     if re.match(r"[A-Za-z]:[\\/]|\\\\", name):
         return PureWindowsPath(name).name or name
@@ -29,12 +26,7 @@ def alternatives(name: object, known: Iterable[str], what: str, cutoff: float = 
 def did_you_mean(name: object, known: Iterable[str], most: int = 2, cutoff: float = 0.6, place: str = "") -> str:
     """Such as "did you mean rome or random?", or nothing where no known name is near.
 
-    Args:
-        name: what was given.
-        known: the names that there are.
-        most: so many of them at most are said.
-        cutoff: how alike two names have to be, from 0 to 1 (`difflib.get_close_matches`).
-        place: is written before each.
+    At most `most` names are said, as alike as `cutoff` (`difflib.get_close_matches`), `place` before each.
     """
     near = difflib.get_close_matches(str(name), list(known), most, cutoff)
     return f"did you mean {' or '.join(place + each for each in near)}?" if near else ""

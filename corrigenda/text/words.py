@@ -43,11 +43,9 @@ def _keeps_form(char: str) -> bool:
 
 @dataclass(frozen=True)
 class Word:
-    """A word, or a sign or symbol that stands for itself.
+    """A word, or a sign or symbol that stands for itself, in normal form.
 
-    Attributes:
-        text: in normal form.
-        bound: whether it belongs together with the one before it, as "+" after "C", or "5" after "-".
+    `bound` says whether it belongs together with the one before it, as "+" after "C", or "5" after "-".
     """
 
     text: str
@@ -82,8 +80,7 @@ def places(text: str, wanted: str) -> list[int]:
 class Phrases:
     """Many texts that are looked for at once, as `places` looks for one; by their first words.
 
-    Args:
-        wanted: the texts. One that is nothing but punctuation stands in no text.
+    One that is nothing but punctuation stands in no text.
     """
 
     def __init__(self, wanted: Sequence[str]) -> None:
@@ -119,9 +116,6 @@ class Names:
     """Finds by its names which of several things a text names.
 
     A name inside a longer one counts there for nothing: "Paris Hilton" names no city, where both are known.
-
-    Args:
-        names: of each its names.
     """
 
     def __init__(self, names: Sequence[Sequence[str]]) -> None:

@@ -23,13 +23,9 @@ OPENINGS = (
 
 @dataclass(frozen=True)
 class AskedPrompt:
-    """A prompt that asks something about a subject.
+    """A prompt that asks something about a subject, in a form: the words around the subject, with ``{}`` for it.
 
-    Attributes:
-        relation: what it asks: prompts of the same relation about the same subject ask the same.
-        form: how: the words around the subject, with ``{}`` for it.
-        subject: about whom or what.
-        prompt: the whole text.
+    Prompts of the same relation about the same subject ask the same.
     """
 
     relation: str
@@ -83,11 +79,7 @@ def questions_of(facts: Iterable[Fact]) -> Iterator[AskedPrompt]:
 
 
 def alike(forms: Iterable[Sequence[str]]) -> dict[str, str]:
-    """By form, one form that stands for all that ask the same.
-
-    Args:
-        forms: of each fact those that ask the same; two forms are alike where a chain of facts joins them.
-    """
+    """By form, one form that stands for all that ask the same: two are alike where a chain of facts joins them."""
     stands: dict[str, str] = {}
 
     def root(form: str) -> str:

@@ -95,14 +95,9 @@ class GateTraining:
             raise SettingsError(f"{self.group}.layers=[]: name at least one layer, or leave it out")
 
     def gate(self, lm: LanguageModel, facts: Sequence[Fact] = ()) -> Gate:
-        """The gate of a model.
+        """The gate of an unedited model, trained on the relations that ship and on questions of more facts.
 
-        Args:
-            lm: the model, without an edit.
-            facts: more questions to train on: other facts than those that will be edited and scored.
-
-        Raises:
-            IndexError: the model has no such layer.
+        Facts that will be edited and scored should not be among these. Raises IndexError: the model has no such layer.
         """
         layers, asked = self._layers(lm), list(questions_of(facts))
         shipped = shipped_questions(self.names, self.seed) if self.steps else held_out_questions(0)
@@ -130,12 +125,8 @@ class GateTraining:
     def tried(self, lm: LanguageModel, gate: Gate) -> Gate:
         """A gate with the threshold that `false_hits` asks for, and what it does there.
 
-        Args:
-            lm: the gate's model, or the same in another precision, whose gate it then is.
-            gate: the gate.
-
-        Raises:
-            WrongModelError: it is another model's.
+        The model is its own, or the same in another precision, whose gate it then is. Raises WrongModelError: it is
+        another model's.
         """
         if gate.model != lm.name:
             raise WrongModelError(f"the gate is {gate.model}'s, and not one of {lm.name} in another precision")
@@ -155,13 +146,9 @@ class GateTraining:
     def learned(
         self, x: Tensor, questions: Sequence[AskedPrompt], own: Collection[str], description: str
     ) -> tuple[Tensor, Tensor]:
-        """The two maps, (n_in, hidden) and (hidden, width), learned of whitened states (n, n_in).
+        """The two maps, (n_in, hidden) and (hidden, width), learned of whitened states x, (n, n_in), by what each asks.
 
-        Args:
-            x: the states.
-            questions: what each asks.
-            own: the relations of which half of a batch is.
-            description: for the progress.
+        Half of a batch is of the relations `own`.
         """
         with seeded(self.seed):
             first = nn.Linear(x.shape[1], self.hidden, bias=False)
@@ -185,10 +172,7 @@ class GateTraining:
 class Batches:
     """Draws rows of questions: some relations, of each some forms, of each one prompt.
 
-    Args:
-        questions: of which rows are drawn.
-        own: the relations of which half of the drawn ones are, as far as there are so many.
-        asked: how many are drawn.
+    Half of the drawn ones are of the relations `own`, as far as there are so many.
     """
 
     def __init__(self, questions: Sequence[AskedPrompt], own: Collection[str], asked: GateTraining) -> None:
@@ -217,12 +201,7 @@ class Batches:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Cosines of pairs of prompts about the same subject.
-
-    Attributes:
-        same: of prompts that ask the same in different forms.
-        other: of prompts that ask something else.
-    """
+    """Cosines of pairs of prompts about the same subject, that ask the same in different forms, or something else."""
 
     same: Tensor
     other: Tensor
@@ -250,13 +229,10 @@ class Scores:
 
 
 def info_nce(z: Tensor, labels: Tensor, forms: Tensor, temperature: float) -> Tensor:
-    """L of vectors of length 1.
+    """L of vectors z of length 1, (n, width), with the temperature t.
 
-    Args:
-        z: (n, width).
-        labels: (n,), which relation each asks.
-        forms: (n,), in which form: the same words under two relations are neither the same question nor another one.
-        temperature: t.
+    `labels`, (n,), say which relation each asks, `forms`, (n,), in which form: the same words under two relations are
+    neither the same question nor another one.
     """
     same = labels[:, None] == labels
     left_out = ~same & (forms[:, None] == forms)

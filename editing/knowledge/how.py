@@ -6,10 +6,7 @@
     kb.solve(lm, way.solver)
     edit = kb.compile(lm, way.compiler)
 
-An editor that writes many facts by one least-squares problem a layer (`ClosedForm`) can fold a list into the weights:
-its own targets on the unedited model, its own closed form. ROME for several facts is EMMET with equality (Gupta et al.
-2024), and stands here as that. What is attached beside the weights is solved for by such an editor as well; `Scoped`
-puts beside them what it solves for itself.
+ROME for several facts is EMMET with equality (Gupta et al. 2024), and stands here as that.
 """
 
 import importlib
@@ -37,13 +34,7 @@ SOLVES_BESIDE = Emmet
 
 @dataclass(frozen=True)
 class How:
-    """A way to put a knowledge base to use.
-
-    Attributes:
-        name: of the way.
-        solver: solves the facts.
-        compiler: makes the edit.
-    """
+    """A way to put a knowledge base to use, by its name: what solves the facts, and what makes the edit."""
 
     name: str
     solver: EntrySolver
@@ -51,15 +42,10 @@ class How:
 
 
 def how_named(name: str, editor: Any = None) -> How:
-    """The way of a name.
+    """The way of a name: of an editor that can fold a list into the weights, or of one beside them (`BESIDE`).
 
-    Args:
-        name: of an editor that can fold a list into the weights, or of a way beside them (`BESIDE`).
-        editor: for a way beside the weights, the editor that solves; None for `SOLVES_BESIDE`.
-
-    Raises:
-        SettingsError: no way has this name; or the editor has a setting that no list can have.
-        ValueError: what the name stands for is not installed.
+    For the latter the editor solves, by default `SOLVES_BESIDE`. Raises SettingsError: no way has this name; or the
+    editor has a setting that no list can have; ValueError: what the name stands for is not installed.
     """
     if name in BESIDE:
         solver = _solver(SOLVES_BESIDE() if editor is None else editor)

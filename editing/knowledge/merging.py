@@ -1,10 +1,9 @@
 """What an editor makes of the entries of a knowledge base: `ClosedFormMerge` and `ScopedMerge`.
 
-By its closed form an editor merges them into the weights. MEMIT's is that of `corrigenda.knowledge.folding` (V = A^-1
-B, A = lambda C + sum k k^T); AlphaEdit's is the same in the null space, EMMET's and ROME's meet the entries exactly.
-All entries of a layer are solved for at once, in the order of the facts' ids. One layer is written with keys and values
-of the unedited model; several are written from the bottom, each measured anew, as the editor itself does it. So the
-edit depends on the list alone. `Scoped` puts them beside the weights, each by itself.
+By its closed form an editor merges them into the weights. MEMIT's is V = A^-1 B with A = lambda C + sum k k^T and B =
+lambda C V0 + sum k v^T (a linear memory, as in Larimar, Das et al. 2024), AlphaEdit's the same in the null space,
+EMMET's and ROME's meet the entries exactly. Entries are solved for in the order of the facts' ids; several layers are
+written from the bottom, each measured anew. So the edit depends on the list alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel, ScopedEdit
-from corrigenda.knowledge.entries import Entry, by_layer
-from corrigenda.knowledge.folding import residuals_of
+from corrigenda.knowledge.entries import Entry, by_layer, residuals_of
 from corrigenda.moments.experts import Moment
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
@@ -71,11 +69,7 @@ class ClosedFormMerge:
 
 @dataclass(frozen=True)
 class ScopedMerge:
-    """Compiles entries into a `ScopedEdit`; a `corrigenda.knowledge.entries.Compiler`.
-
-    Attributes:
-        editor: whose gate stands before them.
-    """
+    """Compiles entries into a `ScopedEdit`, by an editor with a gate; a `corrigenda.knowledge.entries.Compiler`."""
 
     editor: Scoped
 
@@ -89,5 +83,4 @@ class ScopedMerge:
 
 def _residuals(lm: LanguageModel, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
     """The keys of one layer's entries, and by how much what the unedited model answers to them is to change."""
-    untouched = unedited(lm, entries[0].layer).double().cpu()
-    return residuals_of([entry.key for entry in entries], [entry.value for entry in entries], untouched)
+    return residuals_of(entries, unedited(lm, entries[0].layer))

@@ -20,9 +20,6 @@ class EntrySolver:
 
     Each fact is solved for alone, and no target is taken from the disk: the same fact has the same bits whatever stands
     beside it and whatever was solved before, which a batch gives to rounding only.
-
-    Attributes:
-        editor: whose keys and targets they are.
     """
 
     editor: ClosedForm | Scoped

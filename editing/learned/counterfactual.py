@@ -82,13 +82,7 @@ class CounterfactualNetwork(LayersNetwork):
 
 
 class JudgedRow(NamedTuple):
-    """A prompt with its answer.
-
-    Attributes:
-        bare: as it is.
-        stated: behind the statement of its fact.
-        query: the encoder's vector of the prompt, (width,).
-    """
+    """A prompt with its answer, as it is and behind the statement of its fact, and the prompt's vector, (width,)."""
 
     bare: TextRow
     stated: TextRow
@@ -141,25 +135,11 @@ class CounterfactualTask:
         most_kept: int,
         seed: int,
     ) -> CounterfactualTask:
-        """Runs the facts' texts.
+        """Runs the facts' texts on an unedited model.
 
-        A fact that is too long, or that has no prompt that shall stay, is left out.
-
-        Args:
-            lm: the model, without an edit.
-            editor: its name, for messages.
-            facts: with targets.
-            stated: the statement of a fact.
-            embed: the encoder's vectors of prompts.
-            begin: makes the network with which the training begins.
-            key: as it has it.
-            per_step: as it has it.
-            end_token: whether the end token is a part of the target.
-            most_kept: so many prompts that shall stay are drawn of each fact's.
-            seed: of that draw.
-
-        Raises:
-            ValueError: no fact is left.
+        A fact that is too long, or that has no prompt that shall stay, is left out; of the others at most `most_kept`
+        such prompts each are drawn. `stated` gives the statement of a fact, `embed` the encoder's vectors of prompts,
+        `begin` the network with which the training begins. Raises ValueError: no fact is left.
         """
         draw = random.Random(seed)
         good: list[Fact] = []

@@ -36,13 +36,7 @@ N = TypeVar("N", bound="LayersNetwork")
 
 
 class ResidualBlock(nn.Module):
-    """z + relu(s_l * (z A B + b) + o_l), with A (width, rank) and B (rank, width).
-
-    Args:
-        n_layers: how many layers have a scale s and a shift o.
-        width: of z.
-        rank: of A B.
-    """
+    """z + relu(s_l * (z A B + b) + o_l), with A (width, rank) and B (rank, width); s and o are of each layer."""
 
     def __init__(self, n_layers: int, width: int, rank: int) -> None:
         super().__init__()
@@ -59,12 +53,7 @@ class ResidualBlock(nn.Module):
 
 
 class LayersNetwork(nn.Module):
-    """What is trained for some layers of a model, and is made again of them and a few plain values.
-
-    Args:
-        layers: counted from the bottom, ascending.
-        shape: the other arguments of its class.
-    """
+    """What is trained for some layers, ascending; made again of them and the other arguments, its `shape`."""
 
     def __init__(self, layers: Sequence[int], **shape: Any) -> None:
         super().__init__()
@@ -179,15 +168,10 @@ class TrainedNetwork(Generic[N]):
 
     @classmethod
     def load(cls, path: str | Path, kind: type[N]) -> TrainedNetwork[N]:
-        """The network that `save` wrote.
+        """The network of a kind that `save` wrote.
 
-        Args:
-            path: the file.
-            kind: the network's class.
-
-        Raises:
-            FileNotFoundError: there is none.
-            DamagedFileError: the file cannot be read, or is no network's of this kind.
+        Raises FileNotFoundError: there is none; DamagedFileError: the file cannot be read, or is no network's of this
+        kind.
         """
         path = Path(path)
         if not path.is_file():

@@ -70,17 +70,10 @@ class Learned(Trained):
 
     @abstractmethod
     def factors(self, network: Hypernetwork, place: int, u: Tensor, pseudo_u: Tensor, pseudo_d: Tensor) -> Factors:
-        """One edit's update of a layer.
+        """One edit's update of a layer: left (d_ffn, n) and right (n, d_model); differentiable in pseudo-gradients.
 
-        Args:
-            network: with the layer's rate.
-            place: of the layer among the network's.
-            u: the layer's coefficients, (n, d_ffn).
-            pseudo_u: what the network made of them, (n, d_ffn).
-            pseudo_d: what it made of the gradients, (n, d_model).
-
-        Returns:
-            left (d_ffn, n) and right (n, d_model); differentiable in what the network made.
+        `place` is that of the layer among the network's; `u`, (n, d_ffn), are the layer's coefficients, `pseudo_u`, (n,
+        d_ffn), and `pseudo_d`, (n, d_model), what the network made of them and of the gradients.
         """
 
     def check(self, lm: LanguageModel) -> None:
@@ -129,15 +122,9 @@ class Learned(Trained):
         return finish(lm, self, None, factors, facts, report, None, len(facts), self.refuse_norm)
 
     def updates(self, network: Hypernetwork, seen: AnswerTokens, edit_of: Tensor) -> dict[int, LayerUpdate]:
-        """What the network makes of gradients.
+        """By layer what the network makes of the gradients of facts' tokens; differentiable in it.
 
-        Args:
-            network: of the layers that were seen.
-            seen: tokens of facts.
-            edit_of: (fact,), the number of the edit that each fact is in, counted from 0.
-
-        Returns:
-            by layer; differentiable in the network.
+        `edit_of`, (fact,), is the number of the edit that each fact is in, counted from 0.
         """
         found = {}
         for place, layer in enumerate(network.layers):
@@ -238,16 +225,10 @@ def pairs(seen: AnswerTokens, layer: int, device: torch.device) -> Pairs:
 
 @torch.no_grad()
 def calibrate(network: Hypernetwork, seen: AnswerTokens, step: float, ratio: float) -> None:
-    """Gives a network the rates with which it begins, and the weights, where it has them.
+    """Gives a network, whose mean and deviation are there, the rates and the weights with which it begins.
 
-    Args:
-        network: whose `mean` and `deviation` are there.
-        seen: tokens of facts.
-        step: the mean of rate |u u~| |d~| is so many times the mean of |FFN(x)|.
-        ratio: lambda as a share of the mean of |u|^2.
-
-    Raises:
-        EditRefusedError: all gradients of a layer are zero.
+    The mean of rate |u u~| |d~| becomes `step` times the mean of |FFN(x)|, lambda the share `ratio` of the mean of
+    |u|^2. Raises EditRefusedError: all gradients of a layer are zero.
     """
     for place, layer in enumerate(network.layers):
         rows = pairs(seen, layer, network.mean.device)

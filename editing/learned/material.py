@@ -65,20 +65,11 @@ class Material:
     def of(
         cls, lm: LanguageModel, editor: GradientEditor, facts: Sequence[Fact], most_kept: int, seed: int
     ) -> Material:
-        """Runs the facts' texts.
+        """Runs the facts' texts on an unedited model.
 
-        A fact that no edit is computed on (it is too long, say), or that has no prompt that shall stay, is left out.
-
-        Args:
-            lm: the model, without an edit.
-            editor: which trains.
-            facts: with targets.
-            most_kept: so many prompts that shall stay are drawn of each fact's.
-            seed: of that draw.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure; or its gradient is not finite.
-            ValueError: no fact is left.
+        A fact that no edit is computed on (it is too long, say), or that has no prompt that shall stay, is left out; of
+        the others at most `most_kept` such prompts each are drawn. Raises EditRefusedError: a fact asks for an erasure,
+        or its gradient is not finite; ValueError: no fact is left.
         """
         require_targets(editor.name, facts)
         layers = editor.resolved_layers(lm)
@@ -117,11 +108,7 @@ class Material:
 
 
 def require_some(editor: str, good: Sequence[Fact], facts: Sequence[Fact]) -> None:
-    """Says how many of some facts an editor cannot be trained on.
-
-    Raises:
-        ValueError: none is left.
-    """
+    """Says how many of some facts an editor cannot be trained on. Raises ValueError: none is left."""
     if not good:
         raise ValueError(
             f"{editor}: none of the {len(facts)} facts can be trained on: each needs prompts that shall stay as they "

@@ -20,10 +20,7 @@ from editing.shared.training_rows import groups_of
 class LayerUpdate(NamedTuple):
     """A layer's update of several edits: that of edit e is the product of the columns and rows where `edit` is e.
 
-    Attributes:
-        left: (d_ffn, n).
-        right: (n, d_model).
-        edit: (n,).
+    `left` is (d_ffn, n), `right` (n, d_model), `edit` (n,).
     """
 
     left: Tensor
@@ -32,13 +29,7 @@ class LayerUpdate(NamedTuple):
 
 
 class TextRow(NamedTuple):
-    """A text.
-
-    Attributes:
-        ids: its tokens: a prompt, and an answer.
-        prompt: how many of them are the prompt.
-        state: what enters the lowest layer that is changed, (token, d_model).
-    """
+    """A text: its tokens, how many are the prompt, and what enters the lowest changed layer, (token, d_model)."""
 
     ids: Tensor
     prompt: int
@@ -46,12 +37,7 @@ class TextRow(NamedTuple):
 
 
 class UpperLayers:
-    """The layers of a model from the lowest one that is changed.
-
-    Args:
-        lm: the model; it must not change while this is used.
-        first: that layer.
-    """
+    """The layers of a model from the lowest one that is changed, `first`; the model must not change meanwhile."""
 
     def __init__(self, lm: LanguageModel, first: int) -> None:
         self._lm, self._first = lm, first
@@ -72,16 +58,10 @@ class UpperLayers:
     def logits(
         self, rows: Sequence[TextRow], updates: Mapping[int, LayerUpdate], edit_of: Tensor, behind: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """What is said after each row's prompt and after the tokens of its answer.
+        """The logits, (n, vocabulary), after each row's prompt and its answer's tokens, and the row of each, (n,).
 
-        Args:
-            rows: the texts.
-            updates: by layer; none for the model as it is.
-            edit_of: (row,), by which of the edits each is run.
-            behind: whether what follows the whole answer counts, too.
-
-        Returns:
-            the logits, (n, vocabulary), and the row of each, (n,).
+        By layer updates, if any; `edit_of`, (row,), says by which of the edits each is run. With `behind` what follows
+        the whole answer counts, too.
         """
         lm = self._lm
         batch = lm.batch([row.ids.tolist() for row in rows], [row.prompt for row in rows])

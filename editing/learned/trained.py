@@ -40,16 +40,9 @@ class Trained:
 
     @abstractmethod
     def task(self, lm: LanguageModel, facts: Sequence[Fact], asked: HypernetworkTraining) -> TrainingTask[Any]:
-        """What the network is trained on.
+        """What the network is trained on: facts with targets, on an unedited model.
 
-        Args:
-            lm: the model, without an edit.
-            facts: with targets.
-            asked: how it is trained.
-
-        Raises:
-            EditRefusedError: a fact asks for an erasure.
-            ValueError: none of the facts can be trained on.
+        Raises EditRefusedError: a fact asks for an erasure; ValueError: none of the facts can be trained on.
         """
 
     @abstractmethod

@@ -187,13 +187,7 @@ _OWN = {field.name for field in dataclasses.fields(HypernetworkTraining)}
 
 
 class _Training(Generic[N]):
-    """A network as it learns.
-
-    Attributes:
-        done: the steps behind it.
-        curve: of the held-out facts, by step.
-        best: the network with the least loss of these.
-    """
+    """A network as it learns: the steps behind it, the held-out facts' curve, and the best network there."""
 
     def __init__(self, asked: HypernetworkTraining, editor: str, task: TrainingTask[N]) -> None:
         self._asked, self._task = asked, task

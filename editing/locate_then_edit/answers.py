@@ -35,18 +35,11 @@ class AnswerTokens:
 def answer_tokens(
     lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int], end: bool, whole: bool = False
 ) -> AnswerTokens:
-    """Runs the facts' prompts with their targets forward and back once.
+    """Runs the facts' prompts with their targets forward and back once, and looks at some layers.
 
-    Args:
-        lm: the model.
-        facts: with targets.
-        layers: which layers are looked at, counted from the bottom.
-        end: whether the end token is a part of the target.
-        whole: whether all tokens of prompt and target but the first are looked at, and not only those from which a
-            token of the target is predicted.
-
-    Raises:
-        EditRefusedError: a fact is too long; its prompt ends in an outlier state; its loss or gradient is not finite.
+    With `end` the end token is a part of the target; with `whole` all tokens but the first are looked at, and not only
+    those from which a token of the target is predicted. Raises EditRefusedError: a fact is too long; its prompt ends in
+    an outlier state; its loss or gradient is not finite.
     """
     rows = [target_rows(lm, fact, end=end) for fact in facts]
     parts: dict[int, list[Tensor]] = {}  # by fact, layer after layer: keys, outputs and gradients

@@ -1,8 +1,7 @@
 """`ClosedForm`: what all editors share that write many facts by one least-squares problem a layer.
 
-Here are the settings, and what an edit is made of: which layers, contexts and second moments there are; the targets,
-which are solved for (`solved`); and the writing of the layers (`writing`), in which each update is a closed form
-(`least_squares`). That closed form is all that an editor of this kind has to say.
+The settings, and what an edit is made of: targets are solved for (`solved`), and layers written (`writing`) by a closed
+form (`least_squares`), which is all that an editor of this kind has to say.
 """
 
 from abc import abstractmethod
@@ -25,11 +24,10 @@ from editing.editor import require_targets
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_targets
 from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
 from editing.locate_then_edit.history import KeyHistory
-from editing.locate_then_edit.joined import ClosedFormEdit, edit_of, finish, require_one_kind
+from editing.locate_then_edit.joined import ClosedFormEdit, Round, edit_of, finish, in_one, require_one_kind
 from editing.locate_then_edit.keys import group_weights
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.replay import replayed
-from editing.locate_then_edit.rounds import Round, in_one
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
 from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings

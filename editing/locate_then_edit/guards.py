@@ -1,8 +1,7 @@
-"""Guards: which updates are given with a flag, and which are refused.
+"""Guards: which updates are given with a flag (in their report and a warning), and which are refused.
 
 An update that is far out of proportion wrecks a model ("The Butterfly Effect of Model Editing", Yang et al. 2024), and
-the figures that tell are known before it is applied. A *flagged* update is made; its report and a warning say why. A
-*refused* one is not.
+the figures that tell are known before it is applied.
 """
 
 import math
@@ -40,11 +39,8 @@ class Guards:
     def judge(self, fact: str, figures: dict[str, Any]) -> None:
         """Adds ``refused`` or ``flagged`` to a fact's figures where the rules say so, and warns.
 
-        Args:
-            fact: its id.
-            figures: what is known of its update; ``agreement`` and ``relative_norm`` (|delta V| / |V|) are judged.
-                Figures that are not finite are taken out: a figure that could not be computed is absent, and no JSON
-                file could hold it.
+        ``agreement`` and ``relative_norm`` (|delta V| / |V|) are judged. Figures that are not finite are taken out: a
+        figure that could not be computed is absent, and no JSON file could hold it.
         """
         agreement, norm = figures["agreement"], figures["relative_norm"]
         what = f"agreement of keys {agreement:.3g}, |delta V| / |V| {norm:.3g}"
@@ -87,16 +83,10 @@ class Guards:
 
 
 def agreement(left: Tensor, left_solved: Tensor, right: Tensor, right_solved: Tensor) -> Tensor:
-    """The cosines between keys in the metric of C^-1, (n,).
+    """The cosines between keys, (n, d_ffn), and others in the metric of C^-1, (n,); `*_solved` are C^-1 times them.
 
     Between the key that an update is computed with and the key that it is to answer to, this is the denominator of the
     update without its scale.
-
-    Args:
-        left: keys, (n, d_ffn).
-        left_solved: C^-1 times them.
-        right: other keys, (n, d_ffn).
-        right_solved: C^-1 times them.
     """
     size = (left * left_solved).sum(1) * (right * right_solved).sum(1)
     return (left * right_solved).sum(1) / size.sqrt()
@@ -111,14 +101,9 @@ def name_alike(
 ) -> None:
     """Names the facts whose keys are nearly the same, before they are edited: what one is to answer, the other will.
 
-    They get ``"alike"`` in their figures, with the ids of the facts that they are like.
-
-    Args:
-        editor: for the warning.
-        facts: the earlier facts that are still in force, and then those that are to be edited.
-        cosines: between the keys of the latter and of all, in the metric of C^-1, (n, all).
-        limit: from which cosine on keys are nearly the same.
-        report: the figures of those that are to be edited.
+    `facts` are the earlier ones still in force, then those to be edited; cosines, (n, all), between the keys of the
+    latter and of all, from `limit` on, count. The report of the latter gets ``"alike"``, with the ids of the facts that
+    they are like.
     """
     earlier = len(facts) - len(report)
     pairs: list[tuple[int, int]] = []
@@ -164,13 +149,9 @@ def warn_of_rank(editor: str, moment: Moment) -> None:
 
 
 def cosines_between(keys: Tensor, others: Tensor, directions: Tensor, others_directions: Tensor) -> Tensor:
-    """The cosines between each of some keys and each of others in the metric of C^-1, (n, m).
+    """The cosines between keys, (n, d_ffn), and others, (m, d_ffn), in the metric of C^-1, (n, m).
 
-    Args:
-        keys: (n, d_ffn).
-        others: (m, d_ffn).
-        directions: C^-1 times the keys.
-        others_directions: C^-1 times the others.
+    `directions` are C^-1 times the one, and times the others.
     """
     size = (keys * directions).sum(1).sqrt()[:, None] * (others * others_directions).sum(1).sqrt()
     return keys @ others_directions.T / size

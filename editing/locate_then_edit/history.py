@@ -88,14 +88,9 @@ class KeyHistory(EditorState):
         kept: bool,
         solutions: Solutions,
     ) -> KeyHistory:
-        """With one more update.
+        """With one more update of facts: by layer their keys, (fact, d_ffn), and the weights that were used.
 
-        Args:
-            facts: that were written.
-            keys: by layer their keys, (fact, d_ffn).
-            weights: by layer, as they were used.
-            kept: whether the keys count for later updates.
-            solutions: of the systems of all keys, with these.
+        With `kept` the keys count for later updates; the solutions are of the systems of all keys.
         """
         n_written = self.n_written + len(facts)
         if not kept:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.experts import MixtureMemory
 from editing.editor import Editor
 from editing.locate_then_edit.guards import Guards
+from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.least_squares import Factors
 
 ClosedFormEdit = LowRankEdit | ValueEdit | ExpertsEdit
@@ -32,21 +33,10 @@ def finish(
     n_written: int,
     refuse_norm: float,
 ) -> ClosedFormEdit:
-    """The edit of a turn and of the edit that it goes on from, with their facts and reports.
+    """The edit of a turn (by layer its update) and of `own`, which it goes on from, with their facts and reports.
 
-    Args:
-        lm: the model, unedited or not.
-        editor: whose edit it is.
-        own: the edit that it goes on from; None for the first.
-        factors: by layer the turn's update.
-        facts: those of the turn.
-        report: what there is to report of each.
-        state: what a further turn needs; None where there is none to come.
-        n_written: how many facts were written in all.
-        refuse_norm: see `Guards.refuse_whole`.
-
-    Raises:
-        EditRefusedError: the update of a layer is out of all proportion.
+    The state is what a further turn needs, if there is one to come; in all `n_written` facts were written. Raises
+    EditRefusedError: the update of a layer is out of all proportion (`Guards.refuse_whole`).
     """
     before: tuple[Sequence[Fact], Sequence[Any]] = ((), ()) if own is None else (own.origin.facts, own.origin.report)
     origin = Origin.of(lm, editor, [*before[0], *facts], [*before[1], *report])
@@ -71,14 +61,9 @@ def _unedited(lm: LanguageModel, layer: int) -> list[Tensor]:
 def edit_of(lm: LanguageModel, origin: Origin, factors: Mapping[int, Factors]) -> LowRankEdit | ExpertsEdit:
     """An edit of the values of some layers, with factors as they are found for a layer's key.
 
-    Args:
-        lm: the model.
-        origin: of the edit.
-        factors: by layer left (d_ffn, rank) and right (rank, d_model); of a mixture left begins with the rows of all
-            experts (`MixtureMemory.block`). Experts that nothing is added to are left out.
-
-    Raises:
-        UnsupportedModelError: some of the layers are mixtures, and others are not.
+    They are left (d_ffn, rank) and right (rank, d_model); of a mixture left begins with the rows of all experts
+    (`MixtureMemory.block`). Experts that nothing is added to are left out. Raises UnsupportedModelError: some of the
+    layers are mixtures, and others are not.
     """
     if not any(lm.architecture.experts(layer) for layer in factors):
         return LowRankEdit.of(lm, origin, factors)
@@ -138,3 +123,24 @@ def join(lm: LanguageModel, own: WeightEdit | None, factors: Mapping[int, Factor
 def beside(one: Factors, other: Factors) -> Factors:
     """The factors of the sum of two changes."""
     return torch.cat([one[0].double(), other[0].double()], 1), torch.cat([one[1].double(), other[1].double()])
+
+
+class Round(NamedTuple):
+    """What one round wrote: by layer the update's factors, the history with it, and of each fact what to report."""
+
+    factors: dict[int, Factors]
+    state: KeyHistory
+    report: list[dict[str, Any]]
+
+
+def in_one(rounds: Sequence[Round]) -> Round:
+    """Rounds of the same facts as one: all that they wrote, and the last one's history.
+
+    Of each fact the first round's report, with those of the later ones as ``again``.
+    """
+    factors = rounds[0].factors
+    for one in rounds[1:]:
+        factors = {layer: beside(factors[layer], pair) for layer, pair in one.factors.items()}
+    by_fact = zip(*(one.report for one in rounds), strict=True)
+    report = [first | {"again": later} if later else first for first, *later in by_fact]
+    return Round(factors, rounds[-1].state, report)

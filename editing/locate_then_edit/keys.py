@@ -22,16 +22,10 @@ def bare_keys(run: PromptRun, layer: int) -> Tensor:
 
 
 def mean_keys(run: PromptRun, layer: int, weights: Tensor | None = None) -> Tensor:
-    """k*, (fact, d_ffn): the mean key over each fact's contexts.
+    """K*, (fact, d_ffn): the mean key over each fact's contexts, which count by `weights`, (prefix,), or alike.
 
-    Args:
-        run: the prompts, run at this layer among others.
-        layer: counted from the bottom.
-        weights: (prefix,), how much each context counts (`group_weights`); None for all alike. Where a context is left
-            out, the others share its weight in proportion.
-
-    Raises:
-        ValueError: the prompts were not run for this layer.
+    Where a context is left out, the others share its weight in proportion (`group_weights`). Raises ValueError: the
+    prompts were not run for this layer.
     """
     prompts = run.prompts
     rewriting = prompts.rewriting
@@ -43,14 +37,9 @@ def mean_keys(run: PromptRun, layer: int, weights: Tensor | None = None) -> Tens
 def mean_over_contexts(
     keys: Tensor, fact: Tensor, prefix: Tensor, n_facts: int, weights: Tensor | None = None
 ) -> Tensor:
-    """Each fact's mean key, (fact, d_ffn).
+    """Each fact's mean key, (fact, d_ffn), of keys (row, d_ffn).
 
-    Args:
-        keys: (row, d_ffn).
-        fact: (row,), which fact a row belongs to.
-        prefix: (row,), which context stands before it.
-        n_facts: how many facts there are.
-        weights: as in `mean_keys`.
+    `fact` and `prefix`, (row,), are the fact and the context of each row; weights as in `mean_keys`.
     """
     sums = torch.zeros(n_facts, keys.shape[1], device=keys.device)
     if weights is None:
@@ -65,13 +54,7 @@ def group_weights(sizes: Sequence[int]) -> Tensor:
     """Weights of contexts that come in groups, (prefix,): every group counts the same, and in it every context.
 
     So MEMIT's authors take their keys: the mean of the bare prompt (a group of its own) and of each length of sampled
-    contexts.
-
-    Args:
-        sizes: how many contexts each group has, in order.
-
-    Raises:
-        ValueError: there is no group, or an empty one.
+    contexts. Raises ValueError: there is no group, or an empty one.
     """
     if not sizes or min(sizes) < 1:
         raise ValueError(f"groups of contexts must have at least one each: {list(sizes)}")

@@ -99,10 +99,7 @@ class Regularizer(Protocol):
 class Penalty:
     """M = lambda (C + ridge I): what the text uses is to stay (MEMIT). B is the identity.
 
-    Attributes:
-        moment: C, with the Cholesky factor that it keeps.
-        weight: lambda.
-        ridge: in units of C's mean diagonal.
+    The moment is C, with the Cholesky factor that it keeps; the ridge is in units of C's mean diagonal.
     """
 
     moment: Moment

@@ -21,11 +21,6 @@ class RunningMoments:
 
     Added batch by batch as Welford's algorithm has it for batches (Chan, Golub and LeVeque 1979): the same as of all
     rows at once.
-
-    Attributes:
-        count: how many rows.
-        mean: their mean.
-        squares: the sum of their squared differences from it.
     """
 
     count: int

@@ -1,9 +1,7 @@
 """Keys and outputs of many facts on the model as it is now: what is measured anew before each layer is written.
 
-The rows end with the subject's last token (`Prompts.beginning`), and run no further than the layer that is looked at:
-what comes after either does not matter to it. What rows begin with in common, the contexts above all, runs once for
-all of them, and each measurement goes on from the layer of the one before (`corrigenda.forward.climbing`): so that
-those of several layers cost little more than one.
+Rows end with the subject's last token (`Prompts.beginning`), run no further than the layer that is looked at, and go on
+from the layer of the measurement before (`corrigenda.forward.climbing`).
 """
 
 from __future__ import annotations
@@ -26,12 +24,7 @@ TOKENS = 4096
 
 
 class SubjectRows:
-    """The prompts of many facts, cut after the subject's last token where nothing behind it matters.
-
-    Args:
-        lm: the model.
-        batches: the prompts, facts in order.
-    """
+    """The prompts of many facts, cut after the subject's last token where nothing behind it matters."""
 
     def __init__(self, lm: LanguageModel, batches: Sequence[Prompts]) -> None:
         self._rows: list[list[int]] = []
@@ -55,22 +48,11 @@ class SubjectRows:
         self._groups = [self._group(lm, rows) for rows in self._of_like_length()]
 
     def measured(self, lm: LanguageModel, layer: int, aim: int, site: Site, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Each fact's mean key at a layer, and what comes out further up on its first row (its bare prompt).
+        """Each fact's mean key at a layer, and what comes out at `aim`, there or above, on its first (bare) row.
 
-        Layers are measured from the bottom: nothing below the one that was measured last may have changed since.
-
-        Args:
-            lm: the model.
-            layer: of the keys.
-            aim: of the outputs, the same layer or one above it.
-            site: outputs of the block, or else of the feed-forward network.
-            weights: as in `keys.mean_keys`.
-
-        Returns:
-            (fact, d_ffn), of a mixture (fact, width) (`MixtureMemory.width`), and (fact, d_model), float32 on the CPU.
-
-        Raises:
-            ValueError: the layer lies below one that was measured before.
+        (fact, d_ffn), of a mixture (fact, width) (`MixtureMemory.width`), and (fact, d_model), float32 on the CPU; of
+        the block, or of the feed-forward network. Layers are measured from the bottom: nothing below the one that was
+        measured last may have changed since. Raises ValueError: the layer lies below one that was measured before.
         """
         beyond = sites.Site("block" if site == "block" else "ffn", aim)
         width = lm.memory(layer).width

@@ -40,20 +40,12 @@ class PromptRun:
     attention: Mapping[int, Tensor] = field(default_factory=dict)
 
     def keys(self, layer: int) -> Tensor:
-        """The coefficients of one layer, (row, d_ffn).
-
-        Raises:
-            ValueError: the prompts were not run for this layer.
-        """
+        """The coefficients of one layer, (row, d_ffn). Raises ValueError: the prompts were not run for this layer."""
         self._require(layer)
         return self.coefficients[layer]
 
     def ffn_outputs(self, layer: int) -> Tensor:
-        """The FFN's output of one layer, (row, d_model).
-
-        Raises:
-            ValueError: the prompts were not run for this layer.
-        """
+        """The FFN's output of one layer, (row, d_model). Raises ValueError: the prompts were not run for this layer."""
         self._require(layer)
         return self.outputs[layer]
 
@@ -91,13 +83,8 @@ def run_prompts(
     """Runs the rows once, as far as an update needs it, and what they begin with in common once for all.
 
     What comes before the subject's last token is run through the whole model, since later partial forwards attend to
-    it; what comes after runs up to the layers that are wanted, since those forwards run it again from there.
-
-    Args:
-        lm: the model, with whatever edits are applied.
-        prompts: the rows.
-        layers: the layers whose keys and target values are wanted, counted from the bottom.
-        attention: the layers whose attention's outputs are wanted besides.
+    it; what comes after runs up to the layers whose keys and target values (or attention's outputs) are wanted, since
+    those forwards run it again from there.
     """
     entered = sorted({number for layer in layers for number in (layer, layer + 1) if number < lm.n_layers})
     earlier = _before_subjects(lm, prompts, entered)
@@ -122,11 +109,7 @@ def run_prompts(
 
 
 def _before_subjects(lm: LanguageModel, prompts: Prompts, entered: Collection[int]) -> Recording | None:
-    """What comes before each row's subject's last token, run through the whole model.
-
-    Returns:
-        None where a model cannot go on from that.
-    """
+    """What comes before each row's subject's last token, run through the whole model; None where that cannot be."""
     if not Beginnings.useful(lm):
         return None
     ends = prompts.subject.clamp(min=1).tolist()  # a row needs a token; from one that is no beginning nothing starts

@@ -121,13 +121,7 @@ class Prompts:
     def ordinary(self, lm: LanguageModel, facts: Sequence[Fact], layers: Collection[int]) -> Prompts:
         """The rows without those in which the subject's state after one of the layers is an outlier.
 
-        Args:
-            lm: the model.
-            facts: the facts that the rows are of.
-            layers: those whose output is solved for.
-
-        Raises:
-            FactRefusedError: a fact has no other prompt.
+        Raises FactRefusedError: a fact has no other prompt.
         """
         norms, subjects = state_norms(lm, self.batch, layers), self.subject.tolist()
         keep, outlying = torch.ones_like(self.rewriting), self.outlying.clone()

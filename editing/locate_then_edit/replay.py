@@ -23,14 +23,10 @@ from editing.locate_then_edit.targets import Site
 def replayed(
     lm: LanguageModel, batches: Sequence[Prompts], layers: Sequence[int], first: Tensor, site: Site
 ) -> dict[int, Tensor]:
-    """By layer the facts' targets, (fact, d_model), float32 on the CPU.
+    """By layer, ascending, the facts' targets, (fact, d_model), float32 on the CPU, from those at the first of them.
 
-    Args:
-        lm: the model on which the first layer's targets were solved for.
-        batches: the facts' prompts in order; their first rows are run (the bare prompts, unless they are left out).
-        layers: the edited layers, ascending.
-        first: the targets at the first of them, (fact, d_model).
-        site: the outputs of the blocks, or of the feed-forward networks.
+    The facts' first rows are run (the bare prompts, unless they are left out) on the model on which these were solved
+    for; outputs are those of the blocks, or of the feed-forward networks.
     """
     places = [Place("block" if site == "block" else "ffn", layer) for layer in layers]
     found: dict[int, list[Tensor]] = {layer: [] for layer in layers[1:]}

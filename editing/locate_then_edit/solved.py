@@ -1,8 +1,7 @@
 """Target values of many facts, solved for in batches and kept on disk: nothing is solved for twice.
 
 A target depends on the model as it is (its weights, and the edits that are applied), the fact, the contexts, how it is
-solved for, the layer and the site; not on the closed form that writes it. So a run that was killed, or another editor
-on the same facts, finds it there. A fact's target is the same to rounding whichever facts are solved for beside it.
+solved for, the layer and the site; not on the closed form that writes it, and to rounding not on the facts beside it.
 """
 
 from __future__ import annotations
@@ -54,19 +53,8 @@ def batches_of(
 ) -> list[Batch]:
     """Facts in batches of a size, with their prompts but for those at an outlier state; what is left out is said.
 
-    Args:
-        editor: its name, for the warning.
-        lm: the model.
-        facts: the facts.
-        size: facts of a batch.
-        prefixes: the contexts.
-        settings: of the solver.
-        layers: those whose output is solved for.
-        frames: the facts' other forms; facts that have none are named.
-        position: where the update acts.
-
-    Raises:
-        FactRefusedError: a fact is too long, or has no prompt that is no outlier.
+    Facts that have no frames are named. Raises FactRefusedError: a fact is too long, or has no prompt that is no
+    outlier.
     """
     batches = []
     for begin in range(0, len(facts), size):
@@ -105,16 +93,10 @@ class Solving:
     def targets(
         self, lm: LanguageModel, batches: Sequence[Batch], layers: Sequence[int]
     ) -> tuple[dict[int, Tensor], list[dict[str, Any]]]:
-        """The facts' target values on the model as it is now.
+        """The facts' target values on the model as it is now, for each layer by itself, and each solve's report.
 
-        Args:
-            lm: the model.
-            batches: the facts in order.
-            layers: the layers whose output is solved for; for each by itself.
-
-        Returns:
-            by layer the targets, (fact, d_model), float32 on the CPU; and for each fact what its solve at the last of
-            the layers has to report, with ``"solved": "kept"`` where it was taken from the disk.
+        Targets are (fact, d_model), float32 on the CPU. The report is that of the last layer, with ``"solved": "kept"``
+        where it was taken from the disk.
         """
         state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
         entries = [[{n: self._entry(lm, state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
@@ -168,12 +150,7 @@ class Solving:
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """One fact's target at one layer.
-
-    Attributes:
-        value: (d_model,), float32.
-        report: what the solver has to say of it.
-    """
+    """One fact's target at one layer, (d_model,), float32, and what the solver has to say of it."""
 
     value: Tensor
     report: dict[str, Any]
@@ -187,14 +164,7 @@ class Solved:
 
 @dataclass(frozen=True)
 class MissingTargets:
-    """What is not solved for yet of a batch.
-
-    Attributes:
-        places: of the facts, in the batch.
-        ids: theirs.
-        prompts: theirs.
-        layers: the layers whose output is solved for.
-    """
+    """What is not solved for yet of a batch: the facts' places there, ids and prompts, and the layers."""
 
     places: Sequence[int]
     ids: Sequence[str]

@@ -14,19 +14,10 @@ With replay each layer has a target of its own, and nothing is spread (`editing.
 
 
 def spread(layers: Collection[int], rule: Rule = "even") -> tuple[tuple[int, float], ...]:
-    """The layers in the order in which they are written, each with its share of the residual that is then left.
+    """The layers, ascending, in which they are written, each with its share of the residual that is then left.
 
-    The last one writes all that is left.
-
-    Args:
-        layers: counted from the bottom, in any order.
-        rule: of the share.
-
-    Returns:
-        pairs of a layer and its share, layers ascending.
-
-    Raises:
-        ValueError: there is no layer, one is named twice, or the rule is unknown.
+    The last one writes all that is left. Raises ValueError: there is no layer, one is named twice, or the rule is
+    unknown.
     """
     ordered = sorted(layers)
     if not ordered or len(set(ordered)) < len(ordered):

@@ -139,11 +139,7 @@ class Suit(Memit):
         self._name_keys(lm)
 
     def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """As in `ClosedForm`.
-
-        Raises:
-            UnsupportedModelError: a layer is a mixture of experts.
-        """
+        """As in `ClosedForm`. Raises UnsupportedModelError: a layer is a mixture of experts."""
         layers = super().resolved_layers(lm)
         for layer in layers:
             if lm.architecture.experts(layer) is not None:
@@ -167,11 +163,9 @@ class Suit(Memit):
 
 
 def shared_directions(keys: Tensor, energy: float) -> Tensor:
-    """U^T: the fewest leading singular directions of keys that hold a share of their energy, (m, d_ffn), float64.
+    """U^T: the fewest leading singular directions of keys, (n, d_ffn), that hold a share of their energy, (m, d_ffn).
 
-    Args:
-        keys: (n, d_ffn).
-        energy: the share, from 0 (no direction) to below 1.
+    In float64; the share is from 0 (no direction) to below 1.
     """
     _, sizes, directions = torch.linalg.svd(keys.double(), full_matrices=False)
     held = sizes.square().cumsum(0)
@@ -184,14 +178,8 @@ def name_keys(
 ) -> Mapping[int, Tensor]:
     """By layer the keys of names on the unedited model, (name, d_ffn), float32; from the disk, or kept there.
 
-    Names that are an outlier wherever they stand, or longer than the model reads, are left out.
-
-    Args:
-        lm: the model; edits that are applied are lifted meanwhile.
-        layers: ascending.
-        names: the names.
-        prefixes: the contexts, as of the facts' keys.
-        weights: (prefix,), how much each counts.
+    Contexts, and how much each counts, (prefix,), are as of the facts' keys. Names that are an outlier wherever they
+    stand, or longer than the model reads, are left out.
     """
     asked = json.dumps([lm.cache_key, str(lm.dtype), list(layers), list(names), list(prefixes), weights.tolist()])
     path = cache_folder() / "name_keys" / f"{hashlib.sha256(asked.encode()).hexdigest()}.safetensors"

@@ -3,11 +3,8 @@
 Meng et al. 2022 (ROME), eq. 4: a vector delta is added to the FFN's output at one layer and one position and
 optimised, while the weights stay as they are. Meng et al. 2023 (MEMIT), eq. 16, add it to the block's output, the
 residual stream after the layer. Li et al. 2024 (PMET), eq. 9, add one vector to the attention's output and one to the
-FFN's, solve for both, and write the FFN's alone. Only layers from that one on and positions from the subject's last
-token on can change, and only they are run (`corrigenda.forward.partial`); the facts of a batch are optimised side by
-side, each with its own loss, bound and stop, so that each gets what it would get alone.
-
-How the weights are to be changed so that v* comes out is not asked here.
+FFN's, solve for both, and write the FFN's alone. The facts of a batch are optimised side by side, each with its own
+loss, bound and stop, so that each gets what it would get alone.
 """
 
 from __future__ import annotations
@@ -126,17 +123,9 @@ class TargetValues:
 def solve_target_values(
     lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettings, site: Site = "ffn"
 ) -> TargetValues:
-    """Solves for v* of all facts at once.
+    """Solves for v* of all facts at once, on the model as it was run at this layer among others.
 
-    Args:
-        lm: the model, unchanged since the run.
-        run: the facts' prompts, run at this layer among others.
-        layer: whose output is solved for, counted from the bottom.
-        settings: hyper-parameters.
-        site: the output of what.
-
-    Raises:
-        ValueError: the run was not asked for this layer; or it is the output of the last block.
+    Raises ValueError: the run was not asked for this layer; or it is the output of the last block.
     """
     with bfloat16_products(lm, layer) if settings.products == "bfloat16" else nullcontext():
         return _solved(lm, run, layer, settings, site)
@@ -189,13 +178,8 @@ def _measure(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """By fact the target's negative log-likelihood, the KL, and how many tokens are not the most likely ones.
 
-    Args:
-        lm: the model.
-        groups: the rows.
-        layer: whose output is changed.
-        site: the output of what.
-        delta: by how much, (fact, part, d_model).
-        before: by fact, the KL prompt's distribution without delta; it gets those that are not there yet.
+    `delta`, (fact, part, d_model), is added to the site's output. `before` is by fact the KL prompt's distribution
+    without it; it gets those that are not there yet.
     """
     nll = torch.zeros(len(delta), device=delta.device)
     kl = torch.zeros_like(nll)
@@ -232,13 +216,9 @@ class _Group:
     weight: Tensor
 
     def logits(self, lm: LanguageModel, layer: int, site: Site, delta: Tensor) -> Tensor:
-        """The wanted logits with each fact's delta added at its subject's last token.
+        """The wanted logits with each fact's delta, (fact, part, d_model), added at its subject's last token.
 
-        Args:
-            lm: the model.
-            layer: whose output it is added to.
-            site: the output of what.
-            delta: (fact, part, d_model); there is one part for each site that is solved for.
+        There is one part for each site that is solved for.
         """
         states, added = self.forward.states, delta[self.fact]
         if self.forward.layer > layer:

@@ -28,11 +28,9 @@ from editing.spaces import Number, Space
 
 @dataclass(frozen=True)
 class Ridge:
-    """M = weight I: a change costs the same in every direction.
+    """M = weight I: a change costs the same in every direction; width is d_ffn.
 
-    Attributes:
-        weight: in the unit of squared coefficients; gradients go through one that is a tensor.
-        width: d_ffn.
+    The weight is in the unit of squared coefficients; gradients go through one that is a tensor.
     """
 
     weight: float | Tensor

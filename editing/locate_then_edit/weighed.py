@@ -41,10 +41,7 @@ class Weighed(ClosedForm):
     ) -> Solution:
         """The solution with the weight of the first facts, which those that go on from them keep.
 
-        Args:
-            problem: the layer's.
-            of_ratio: from a ratio to the weight.
-            metric: from the weight to the metric.
+        `of_ratio` is from a ratio to the weight, `metric` from that to the metric.
         """
         weight = problem.weight or self.weight
         if weight is None:
@@ -60,11 +57,7 @@ def mean_energy(keys: Tensor) -> float:
 
 
 def require_one(where: str, left: str, left_value: float | None, right: str, right_value: float | None) -> None:
-    """Checks that one of two settings is given, and the other null.
-
-    Raises:
-        SettingsError: both are, or none.
-    """
+    """Checks that one of two settings is given, and the other null. Raises SettingsError: both are, or none."""
     if (left_value is None) == (right_value is None):
         raise SettingsError(
             f"{where}: {left}={left_value} and {right}={right_value}: give one of them, and null for the other"

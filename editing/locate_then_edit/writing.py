@@ -1,7 +1,6 @@
 """Layers that are written one after another from the bottom, each by the solution of a least-squares problem.
 
-Keys and residuals are measured anew before each layer (`passes`), with all lower ones written. How a problem is solved
-is handed in; what keys and weights later updates are to know of comes out, with the updates' factors.
+Keys and residuals are measured anew before each (`passes`). How a problem is solved is handed in.
 """
 
 import math
@@ -66,13 +65,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Step:
-    """A layer to write.
-
-    Attributes:
-        layer: which.
-        share: of the residual that is left, which it writes.
-        aim: the layer whose targets the residual is measured against.
-    """
+    """A layer to write, the share of the residual that it writes, and whose targets that is measured against."""
 
     layer: int
     share: float
@@ -103,17 +96,9 @@ def task_of(
     targets: Mapping[int, Tensor],
     report: Sequence[dict[str, Any]],
 ) -> Task:
-    """What is to be written of batches of facts: those whose targets are finite.
+    """What is to be written of batches of facts: those whose targets, by layer (fact, d_model), are finite.
 
-    Args:
-        editor: for messages.
-        lm: the model.
-        batches: the facts in order.
-        targets: by layer their targets, (fact, d_model).
-        report: for each fact what there is to report; those that are left out get ``refused``.
-
-    Raises:
-        EditRefusedError: no target is finite.
+    Those that are left out get ``refused`` in their report. Raises EditRefusedError: no target is finite.
     """
     facts = [fact for batch in batches for fact in batch.facts]
     kept = _usable(editor, facts, targets, report)
@@ -194,8 +179,7 @@ class Writing:
     def _name_alike(self, moment: Moment, keys: Tensor, earlier: Tensor | None, past: KeyHistory, task: Task) -> Tensor:
         """Names the facts of nearly the same key, by their keys at the first layer that is written.
 
-        Returns:
-            C^-1 k of the earlier keys and of these, (n' + n, d_ffn), float32.
+        Gives C^-1 k of the earlier keys and of these, (n' + n, d_ffn), float32.
         """
         ridge = self.ridge * moment.scale
         directions = moment.solve(keys.double(), ridge).float()

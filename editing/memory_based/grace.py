@@ -36,12 +36,7 @@ from editing.spaces import Number, Space
 
 @dataclass(frozen=True, eq=False)
 class GraceState(EditorState):
-    """What GRACE goes on from, besides the codebook.
-
-    Attributes:
-        labels: the answer that each entry stands for.
-        members: for each fact of the edit its entry; None for one that was refused.
-    """
+    """What GRACE goes on from, besides the codebook: each entry's answer, and each fact's entry (None: refused)."""
 
     labels: tuple[str, ...]
     members: tuple[int | None, ...]
@@ -217,14 +212,8 @@ def learn_value(
 ) -> tuple[Tensor, list[float]]:
     """The best value, and the losses before each step and at the end; the last is not finite if that stopped it.
 
-    Args:
-        forward: of one row.
-        side: the layer.
-        start: where the value begins, (d_model,).
-        replace: at which tokens it takes the place of the FFN's output.
-        steps: gradient steps, at most.
-        lr: Adam's learning rate, in units of the root mean square of `start`.
-        stop: the loss per token at which it is done.
+    It begins at `start`, (d_model,), and takes the place of the FFN's output at the tokens `replace`. At most `steps`
+    of Adam are made, with a rate in units of the root mean square of `start`, until the loss per token is `stop`.
     """
     old = side.memory.read(forward.coefficients).float()
     value = start.clone().requires_grad_()

@@ -34,11 +34,7 @@ from editing.spaces import Number, Space
 
 @dataclass(frozen=True, eq=False)
 class MeloState(EditorState):
-    """What MELO goes on from, besides the blocks.
-
-    Attributes:
-        labels: the answer that each cluster stands for.
-    """
+    """What MELO goes on from, besides the blocks: the answer that each cluster stands for."""
 
     labels: tuple[str, ...]
     kind: ClassVar[str] = "melo"
@@ -174,13 +170,7 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
 
 
 class Clusters:
-    """The clusters while facts are added to them; on the CPU.
-
-    Args:
-        radius: r0.
-        previous: an edit whose clusters there are already.
-        labels: what they answer.
-    """
+    """The clusters while facts are added to them, on the CPU: those of an earlier edit with their answers, or none."""
 
     def __init__(self, radius: float, previous: BlocksEdit | None, labels: Sequence[str]) -> None:
         self.radius, self.labels = radius, list(labels)

@@ -144,16 +144,9 @@ def with_earlier(
 ) -> E:
     """The edit of some facts, with the texts of an earlier edit that they do not supersede before their own.
 
-    Args:
-        editor: whose edits they are.
-        lm: the model; `previous` may be applied or not.
-        previous: what to go on from, or None.
-        facts: the facts.
-        made: their edit, by the gate that maps the states (None for other encoders), on the model without `previous`.
-
-    Raises:
-        EditRefusedError: a fact asks for an erasure, there is no fact, or `previous` is of another kind, editor,
-            encoder or model.
+    `made` is their edit by a gate (None for other encoders) on the model without `previous`, which may be applied or
+    not. Raises EditRefusedError: a fact asks for an erasure, there is no fact, or `previous` is of another kind,
+    editor, encoder or model.
     """
     require_targets(editor.name, facts)
     own = check_previous(editor.name, lm, [], previous, RetrievalEdit, editor.name)

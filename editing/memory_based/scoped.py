@@ -296,11 +296,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
 def _warn_of_rivals(editor: str, edit: ScopedEdit, facts: Sequence[Fact], n_earlier: int) -> None:
     """Names entries about one subject that the gate takes for one question, and that say different things.
 
-    Args:
-        editor: for the warning.
-        edit: the edit.
-        facts: what its entries answer.
-        n_earlier: so many of them have been looked at before.
+    The first `n_earlier` have been looked at before.
     """
     names, found = Names(edit.names), list[str]()
     for number in range(n_earlier, len(facts)):

@@ -35,11 +35,7 @@ Neurons = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PatcherState(EntriesState):
-    """What T-Patcher goes on from, besides the neurons.
-
-    Attributes:
-        counts: how many neurons each fact has; they stand in the order of the facts.
-    """
+    """What T-Patcher goes on from, besides the neurons: how many each fact has, in the order of the facts."""
 
     counts: tuple[int, ...] = ()
     kind: ClassVar[str] = "t_patcher"
@@ -161,14 +157,7 @@ class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
 
 
 class _Patching:
-    """One call of `TPatcher.extend`.
-
-    Args:
-        settings: the editor's.
-        side: the layer.
-        before: the facts whose neurons stay.
-        facts: the new ones.
-    """
+    """One call of `TPatcher.extend`: the facts whose neurons stay, and the new ones."""
 
     def __init__(self, settings: TPatcher, side: SideLayer, before: Sequence[Fact], facts: Sequence[Fact]) -> None:
         self.settings, self.side, self.facts = settings, side, facts
@@ -237,9 +226,7 @@ class _Patching:
     def _kept_apart(self, told: Tensor, others: Tensor) -> Tensor:
         """The activation and the memory loss, weighted.
 
-        Args:
-            told: a of each neuron at its own query, (neuron,).
-            others: a at remembered queries, (query, neuron).
+        `told`, (neuron,), is a of each neuron at its own query, `others`, (query, neuron), at remembered queries.
         """
         settings = self.settings
 

@@ -1,7 +1,6 @@
 """What the editors of single neurons have in common: which neurons they change.
 
 These are given, or asked of a locator: a callable that takes the model and a fact and returns places (layer, neuron).
-Editors and locators do not know each other; a configuration or the user brings them together.
 """
 
 import dataclasses
@@ -72,11 +71,7 @@ class NeuronEditor:
         return in_model(lm, places)
 
     def neurons_of_all(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[tuple[Neuron, ...]]:
-        """The neurons of each fact.
-
-        Raises:
-            EditRefusedError: there is no fact, or one has no neurons.
-        """
+        """The neurons of each fact. Raises EditRefusedError: there is no fact, or one has no neurons."""
         as_facts(self.name, facts)
         if not facts:
             raise EditRefusedError(f"{self.name}: no fact to edit")

@@ -86,9 +86,8 @@ class UpdateNeurons(NeuronEditor):
 def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[int, Tensor], tuple[Tensor, Tensor]]:
     """What a fact's prompt shows where it is answered.
 
-    Returns:
-        for each layer the coefficients, (d_ffn,), in float32; and e of the old and of the new object, each (d_model,)
-        (zero where there is no such object).
+    For each layer the coefficients, (d_ffn,), in float32; and e of the old and of the new object, each (d_model,) (zero
+    where there is no such object).
     """
     try:
         prompt = answering.with_mask(lm, lm.reads(fact.statement))

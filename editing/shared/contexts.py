@@ -28,21 +28,11 @@ def contexts(
     seed: int = 0,
     prefixes: Sequence[str] | None = None,
 ) -> list[str]:
-    """The empty context, then short texts: sentences of the text that ships, or sampled from the model.
+    """The empty context, then short texts that end in ". ": sentences that ship, or sampled from the model.
 
-    Args:
-        lm: the model; sampled texts are kept on disk, so only the first call samples.
-        lengths: pairs of a length in tokens and how many contexts of that length.
-        text: what second moments are taken over. Where it is sampled from the model, so are contexts (from its 5 most
-            likely tokens, as ROME's authors do); else they are sentences of the text that ships.
-        seed: for sampling and for the choice of sentences.
-        prefixes: contexts to take instead, as they are.
-
-    Returns:
-        contexts that end in ". ", ready to stand before a prompt; the first is "".
-
-    Raises:
-        SettingsError: the text that ships is too short for so many.
+    They are sampled, and kept on disk, where the text of second moments is (from its 5 most likely tokens, as ROME's
+    authors do); `lengths` are pairs of a length in tokens and how many contexts of that length. The seed is for both;
+    `prefixes` are taken instead, as they are. Raises SettingsError: the text that ships is too short for so many.
     """
     if prefixes is not None:
         return list(prefixes)

@@ -15,18 +15,11 @@ from corrigenda.prompts import TokenBatch
 
 @differentiable()
 def raising(lm: LanguageModel, batch: TokenBatch, at: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
-    """The directions, of length one, that raise tokens' logits most where a forward ends.
+    """For each set of wanted tokens the directions, (n, d_model), that raise their logits most where a forward ends.
 
-    A token's direction is its unembedding row, taken back through the model's final norm at the state that is there.
-
-    Args:
-        lm: the model. What is open on it (a memory's `capture`, say) sees the forward.
-        batch: the tokens.
-        at: n positions, as in `corrigenda.models.positions`.
-        wanted: sets of tokens, (n,), one at each of the positions.
-
-    Returns:
-        for each set its directions, (n, d_model), in float32.
+    A set has a token, (n,), for each of the n positions `at`. Its direction, of length one, float32, is its unembedding
+    row, taken back through the model's final norm at the state that is there. What is open on the model (a memory's
+    `capture`, say) sees the forward.
     """
     before_norm: list[Tensor] = []
 

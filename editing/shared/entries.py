@@ -17,8 +17,7 @@ State = TypeVar("State", bound="EntriesState")
 class EntriesState(EditorState):
     """What an editor goes on from, besides the entries; a kind of its own derives from it.
 
-    Attributes:
-        facts: for each entry what it answers; no more of the fact than what it is compared by.
+    Of each entry's fact there is no more than what it is compared by.
     """
 
     facts: tuple[Fact, ...]

@@ -25,25 +25,12 @@ def in_epochs(
     seed: int,
     beside: int = 0,
 ) -> list[dict[str, Any]]:
-    """Learns facts until each one's loss is low.
+    """Learns facts until each one's loss is low: of each edited one its last loss, the passes, its loss in each.
 
-    Args:
-        editor: its name, for messages.
-        facts: what is learned.
-        losses_of: the losses of some facts, by their numbers, (n,); differentiable.
-        step: takes a step down the mean loss of a batch.
-        epochs: passes over all facts, at most.
-        batch_size: facts in a batch.
-        stop: a batch with no loss above this is passed over, and learning ends after a pass in which each edited fact
-            had none above it; None where every step is to be taken.
-        seed: for the shuffling.
-        beside: so many facts at the end are learned but not edited.
-
-    Returns:
-        of each edited fact its last loss, the number of passes, and its loss in each.
-
-    Raises:
-        EditRefusedError: a loss is not finite.
+    `losses_of` gives the losses of some facts, by their numbers, (n,), differentiable; `step` takes a step down the
+    mean loss of a batch. A batch with no loss above `stop` is passed over, and learning ends after a pass in which each
+    edited fact had none above it; None where every step is to be taken. The last `beside` facts are learned but not
+    edited. Raises EditRefusedError: a loss is not finite.
     """
     shuffle = torch.Generator().manual_seed(seed)
     last = torch.full((len(facts),), math.inf)

@@ -26,13 +26,7 @@ class Extendable(Generic[Made]):
 
     @abstractmethod
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Made:
-        """An earlier edit with further facts; the earlier edit itself stays as it is.
-
-        Args:
-            lm: the model; `previous` may be applied or not.
-            previous: what to go on from; None for nothing.
-            facts: what is to be added, in the order in which they are to be edited.
-        """
+        """An earlier edit, applied or not, with further facts in the order in which they are edited."""
 
 
 def check_previous(
@@ -43,19 +37,11 @@ def check_previous(
     kind: type[Kind],
     maker: str | None = None,
 ) -> Kind | None:
-    """The edit to go on from, as the kind that the editor makes.
+    """The edit to go on from, as the kind that the editor makes of these layers.
 
-    Args:
-        editor: its name, for messages.
-        lm: the model.
-        layers: the layers that the editor edits.
-        previous: what to go on from, or None.
-        kind: of the editor's edits.
-        maker: the name that the editor's edits carry, where only its own will do: what it takes from them (a weight, a
-            history, where steps may go) means something else in another's.
-
-    Raises:
-        EditRefusedError: it is of another kind, maker, model or layer.
+    `maker` is the name that the editor's edits carry, where only its own will do: what it takes from them (a weight, a
+    history, where steps may go) means something else in another's. Raises EditRefusedError: it is of another kind,
+    maker, model or layer.
     """
     if previous is None:
         return None
@@ -88,11 +74,7 @@ def layers_of(edit: Edit) -> list[int]:
 
 
 def state_of(editor: str, previous: Edit, kind: type[State]) -> State:
-    """The editor state of an edit to go on from.
-
-    Raises:
-        EditRefusedError: the edit has none, or another editor's.
-    """
+    """The editor state of an edit to go on from. Raises EditRefusedError: the edit has none, or another editor's."""
     if previous.state is None:
         raise EditRefusedError(
             f"{editor}: the edit to go on from has no editor state: {VALUES} and {TENSORS}, which are saved beside an "

@@ -39,11 +39,7 @@ class Frames:
     chat: bool = False
 
     def of(self, fact: Fact) -> tuple[str, ...]:
-        """A fact's frames, each with one ``{}`` for the subject.
-
-        Raises:
-            SettingsError: the file cannot be used.
-        """
+        """A fact's frames, each with one ``{}`` for the subject. Raises SettingsError: the file cannot be used."""
         if not self.number:
             return ()
         known = relations_of(fact, None if self.file is None else relations_in(self.file))
@@ -82,13 +78,7 @@ NO_FRAMES = Frames()
 
 
 class Wording(NamedTuple):
-    """A fact in one form behind one text.
-
-    Attributes:
-        place: its number among the fact's contexts: those of prefixes first, then those of frames.
-        prefix: the text.
-        fact: with the frame as its prompt.
-    """
+    """A fact, with the frame as its prompt, behind one text; prefixes come first among its contexts, then frames."""
 
     place: int
     prefix: str

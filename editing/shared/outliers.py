@@ -1,9 +1,8 @@
 """Outlier states: tokens that an edit must not be computed at.
 
 In most models a few tokens have states many times as large as all others (massive activations, attention sinks: Sun et
-al. 2024, "Massive Activations in Large Language Models"). Often it is a text's first token, and sometimes the second. A
-key taken there is that of every text's beginning, and a bound in units of that state's norm is none: an update along it
-changes every text.
+al. 2024, "Massive Activations in Large Language Models"), often a text's first. A key taken there is that of every
+text's beginning, and an update along it changes every text.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -33,12 +32,8 @@ WHY = (
 def outliers(norms: Sequence[Tensor], at: Sequence[int]) -> list[bool]:
     """Whether the state at a position of each of a fact's texts is an outlier, after any of the layers.
 
-    It is held against the median over all of the fact's texts but for their first tokens. So what is said of a fact
-    depends on no other.
-
-    Args:
-        norms: of each text its states' norms, (layer, position).
-        at: of each text the position.
+    Norms are (layer, position). They are held against the median over all of the fact's texts but for their first
+    tokens. So what is said of a fact depends on no other.
     """
     others = torch.cat([one[:, 1:] for one in norms], dim=1)
     if not others.shape[1]:  # texts of one token each

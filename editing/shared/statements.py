@@ -10,12 +10,9 @@ STATEMENT = "{statement} {target}. "
 
 
 def stated(template: str, fact: Fact) -> str:
-    """A template with a fact in it.
+    """A template with ``{statement}`` and ``{target}`` of a fact filled in.
 
-    Args:
-        template: ``{statement}`` and ``{target}`` are filled in; where a space stands between the two, what follows
-            from the statement's end does (`corrigenda.text.joints.joint`).
-        fact: with a new object.
+    Where a space stands between the two, what follows from the statement's end does (`corrigenda.text.joints.joint`).
     """
     # By replacement, not str.format: a fact may well contain braces.
     target = str(fact.target_new)

@@ -31,11 +31,8 @@ def deduplicate(method: M) -> M:
 
     For editors that solve for all facts at once: they would look for one answer that is two. (Those that take facts one
     after another, GRACE and WISE, follow the same rule in that order themselves.) The rule is that of
-    `corrigenda.data.requests`. The edit's origin has all facts, with the reports of `reports_together`; nothing
-    changes where every fact is about another thing.
-
-    Args:
-        method: with a parameter ``facts``; its edit's origin ends with these facts.
+    `corrigenda.data.requests`. The edit's origin has all facts, with the reports of `reports_together`; nothing changes
+    where every fact is about another thing.
     """
 
     def edited(facts: Sequence[Fact], edit_of: EditOf) -> Edit:
@@ -57,12 +54,9 @@ def deduplicate(method: M) -> M:
 def refused_alone(method: M) -> M:
     """Makes ``edit`` or ``extend`` leave out the facts that it refuses by name, and edit the others.
 
-    Such a fact is too long for the model in some context, say; a batch of hundreds does not fail for it. The edit's
-    origin has all facts, with ``refused`` in the reports of those that are left out. A fact that is alone is refused
-    as ever.
-
-    Args:
-        method: with a parameter ``facts``; it looks at all of them before it computes anything that takes long.
+    Such a fact is too long for the model in some context, say; a batch of hundreds does not fail for it. The method
+    looks at all facts before it computes anything that takes long. The edit's origin has all facts, with ``refused`` in
+    the reports of those that are left out. A fact that is alone is refused as ever.
     """
 
     def edited(facts: Sequence[Fact], edit_of: EditOf) -> Edit:
@@ -91,10 +85,8 @@ def note_disturbance(method: M) -> M:
     """Makes ``edit`` or ``extend`` look at what comes of it: how far it moves other texts (`corrigenda.disturbance`).
 
     The edit's origin says so in the reports of the call's facts; beyond a bound there is a warning. An edit that goes
-    on from an earlier one is looked at as a whole, on the model without that one. Other threads wait meanwhile.
-
-    Args:
-        method: with parameters ``lm`` and ``facts``, and ``previous`` where it goes on from an edit.
+    on from an earlier one (``previous``) is looked at as a whole, on the model without that one. Other threads wait
+    meanwhile.
     """
     parameters = inspect.signature(method)
 
@@ -131,14 +123,7 @@ def _choosing(method: M, edited: Callable[[Sequence[Fact], EditOf], Edit]) -> M:
 
 
 def _with_all(edit: Edit, facts: Sequence[Fact], kept: Sequence[int], reports: Sequence[Mapping[str, Any]]) -> Edit:
-    """An edit of some facts as the edit of all of one call.
-
-    Args:
-        edit: its origin ends with those that were kept.
-        facts: all.
-        kept: the numbers of those that were kept.
-        reports: for each of all facts what there is to add.
-    """
+    """An edit of the facts `kept` (numbers) as the edit of all of one call, with what reports get besides."""
     origin, before = edit.origin, len(edit.origin.facts) - len(kept)
     # An editor may have nothing to report.
     made = dict(zip(kept, origin.report[before:], strict=False))

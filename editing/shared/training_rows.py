@@ -25,11 +25,7 @@ RECORD_TOKENS = 2048
 
 
 def end_token(lm: LanguageModel) -> int:
-    """The token that ends an answer in a training target.
-
-    Raises:
-        EditRefusedError: the model has none.
-    """
+    """The token that ends an answer in a training target. Raises EditRefusedError: the model has none."""
     if lm.tokenizer.eos_token_id is not None:
         return int(lm.tokenizer.eos_token_id)
     if not lm.end_ids:
@@ -117,21 +113,13 @@ class Rows:
         return outliers([self.states[row].float().norm(dim=-1)[None]], [self.prompts[row] - 1])[0]
 
     def require_ordinary(self, facts: Sequence[Fact]) -> None:
-        """Refuses the first of some facts, of which each has a row, whose row is an outlier.
-
-        Raises:
-            FactRefusedError: there is one.
-        """
+        """Refuses the first of some facts, of which each has a row, whose row is an outlier (FactRefusedError)."""
         for row, fact in enumerate(facts):
             if self.outlier(row):
                 raise FactRefusedError(fact, WHY)
 
     def require_finite(self, facts: Sequence[Fact]) -> None:
-        """Refuses the first of some facts, of which each has a row, whose row has no numbers.
-
-        Raises:
-            FactRefusedError: there is one.
-        """
+        """Refuses the first of some facts, of which each has a row, whose row has no numbers (FactRefusedError)."""
         for coefficients, fact in zip(self.coefficients, facts, strict=True):
             if not bool(coefficients.isfinite().all()):
                 raise FactRefusedError(fact, "its coefficients are not finite")
@@ -162,10 +150,8 @@ class Rows:
 class SideLayer:
     """The layer of a model that a side memory stands beside, and the layers above it.
 
-    Args:
-        lm: the model; it must not change while this is used.
-        layer: which layer.
-        anew: whether the layer itself runs anew at each step, since what is trained lies inside it and above.
+    The model must not change meanwhile. With `anew` the layer itself runs anew at each step, since what is trained lies
+    inside it and above.
     """
 
     def __init__(self, lm: LanguageModel, layer: int, anew: bool = False) -> None:

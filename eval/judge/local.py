@@ -13,12 +13,7 @@ _MOST_TOKENS = 4096
 
 
 class LocalModel:
-    """Asks a model of this process, greedily, through its chat template where it has one.
-
-    Args:
-        name: as `corrigenda.load` takes it.
-        max_tokens: the longest reply.
-    """
+    """Asks a model of this process, greedily, through its chat template where it has one."""
 
     def __init__(self, name: str, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -31,11 +26,7 @@ class LocalModel:
         return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "chat_template": template}
 
     def ask(self, prompts: Sequence[str], keep: Callable[[str, str], None]) -> None:
-        """Asks everything, in batches.
-
-        Raises:
-            ContextLengthError: a prompt is longer than the judge reads.
-        """
+        """Asks everything, in batches. Raises ContextLengthError: a prompt is longer than the judge reads."""
         lm = self._lm
         tokens = [chat_tokens(lm.tokenizer, [("user", prompt)]) or lm.tokens(prompt) for prompt in prompts]
         lengths = [len(ids) + self._max_tokens for ids in tokens]

@@ -16,9 +16,8 @@ logger = logging.getLogger(__name__)
 class Replies:
     """The replies of one judge with one set of settings; a file for each, which is wholly there or not at all.
 
-    Args:
-        folder: where the replies of all judges are kept.
-        judge: what makes a judge the same one: its model and what it is asked with. Never a key.
+    `judge` is what makes a judge the same one: its model and what it is asked with. Never a key. The folder may have
+    those of all judges.
     """
 
     def __init__(self, folder: Path, judge: Mapping[str, Any]) -> None:

@@ -34,14 +34,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Test:
-    """A paired test between two rows of a table.
+    """A paired test between two rows of a table, by their labels, in the column of a metric.
 
-    Attributes:
-        metric: the column.
-        left: label of the one row.
-        right: of the other.
-        comparison: how they differ.
-        p_holm: the p-value, corrected for all tests of the table.
+    `p_holm` is the p-value, corrected for all tests of the table.
     """
 
     metric: str
@@ -115,13 +110,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All tables, and what is in none.
-
-    Attributes:
-        boards: the tables.
-        left_out: the runs that are in none, with the reason.
-        min_facts: the number of common facts under which nothing is ranked.
-    """
+    """All tables, and the runs that are in none, with the reason; with fewer common facts nothing is ranked."""
 
     boards: tuple[Board, ...]
     left_out: tuple[LeftOut, ...]

@@ -7,13 +7,7 @@ _PROBES = ("paraphrases", "portability", "neighbourhood", "locality")
 
 
 def case_view(record: Mapping[str, Any], seconds: float | None, seed: Any) -> dict[str, Any]:
-    """The view of a record of a run.
-
-    Args:
-        record: as it stands in the run's folder.
-        seconds: that its edit took.
-        seed: of the run.
-    """
+    """The view of a case's record in a run of a seed, whose edit took so many seconds."""
     fact = record["fact"]
     before = (record["before"] or {}).get("prompts", {})
     after = record["after"]["prompts"]

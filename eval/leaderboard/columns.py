@@ -9,14 +9,9 @@ from eval.metrics.unit import Unit, unit_of
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """One column: a metric's key, as in a run's summary, its heading and its name in full, and which values are better.
 
-    Attributes:
-        key: the metric's key, as in a run's summary.
-        short: the heading.
-        better: whether high or low values are better.
-        unit: "%" (shares are shown in hundredths), or what is written after the name.
-        title: the name in full.
+    The unit is "%" (shares are shown in hundredths), or what is written after the name.
     """
 
     key: str

@@ -44,14 +44,9 @@ class TableKey:
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
-    """One row's material: an editor with its settings, and its runs, one a seed.
+    """One row's material: an editor with its settings, without the seed, and the runs that are shown, one a seed.
 
-    Attributes:
-        editor: the editor's name.
-        settings: its settings by dotted name, without the seed.
-        runs: the runs that are shown.
-        cases: by unit; without the prompts, which are read again where they are shown.
-        submitted: whether it comes from elsewhere.
+    The cases are without the prompts, which are read again where they are shown; it may be `submitted` from elsewhere.
     """
 
     editor: str
@@ -73,12 +68,7 @@ class LeaderboardEntry:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A run that is in no table.
-
-    Attributes:
-        path: its folder.
-        why: the reason.
-    """
+    """A run's folder that is in no table, and the reason."""
 
     path: Path
     why: str

@@ -59,15 +59,9 @@ def notes_of(
 ) -> list[str]:
     """What a reader of the table has to know.
 
-    Args:
-        key: what its rows share.
-        rows: its rows.
-        common: the number of facts that the compared rows share.
-        min_facts: with fewer common facts than that no ranking is given.
-        ranked: whether the rows are compared.
-        by: the column that orders the rows, and why.
-        tests: the paired tests that were made.
-        twins: the tables of the same model, data set and mode.
+    `common` is the number of facts that the compared rows share, `by` the column that orders them, and why, `tests` the
+    paired tests that were made, `twins` the tables of the same model, data set and mode. With fewer common facts than
+    `min_facts` no ranking is given.
     """
     notes: list[str] = []
     if ranked:

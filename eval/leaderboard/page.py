@@ -41,19 +41,10 @@ CSV_COLUMNS = (
 
 
 def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard", about: str = "") -> list[Path]:
-    """Writes the leaderboard in all four formats.
+    """Writes the leaderboard in all four formats, under a name without suffix, and gives the files.
 
-    Args:
-        found: what to write.
-        folder: where; the links to runs and their pictures are relative to it.
-        name: of the files, without suffix.
-        about: how it was made (command, machine); put at the head.
-
-    Returns:
-        the files.
-
-    Raises:
-        ValueError: the name is that of another folder's file, or there is nothing to compare.
+    Links to runs and their pictures are relative to the folder; `about` stands at the head: how it was made. Raises
+    ValueError: the name is that of another folder's file, or there is nothing to compare.
     """
     _path(folder, name, "md")
     if not found.boards:
@@ -66,19 +57,10 @@ def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard
 
 
 def write_view(view: Mapping[str, Any], cases: CasesView, folder: Path, name: str = "leaderboard") -> list[Path]:
-    """Writes what people read (Markdown, CSV, the page) from plain values; the same values give the same files.
+    """Writes what people read (Markdown, CSV, the page) from plain values, and gives the files.
 
-    Args:
-        view: what `leaderboard_view` gives, and "about" and "made", how and when it was made.
-        cases: what `cases_view` gives: the cases of each row of each table, which the page shows.
-        folder: where.
-        name: of the files, without suffix.
-
-    Returns:
-        the files.
-
-    Raises:
-        ValueError: the name is that of another folder's file.
+    The view is that of `leaderboard_view`, and "about" and "made", how and when it was made; the cases, those of
+    `cases_view`. The same values give the same files. Raises ValueError: the name is that of another folder's file.
     """
     paths = [_path(folder, name, suffix) for suffix in ("md", "csv", "html")]
     for path, text in zip(paths, (markdown(view), table_csv(view), html(view, cases)), strict=True):
@@ -87,11 +69,7 @@ def write_view(view: Mapping[str, Any], cases: CasesView, folder: Path, name: st
 
 
 def write_data(view: Mapping[str, Any], folder: Path, name: str = "leaderboard") -> Path:
-    """Writes the values as JSON.
-
-    Raises:
-        ValueError: the name is that of another folder's file.
-    """
+    """Writes the values as JSON. Raises ValueError: the name is that of another folder's file."""
     path = _path(folder, name, "json")
     write_json(path, view)
     return path

@@ -15,12 +15,7 @@ CEILING = 0.97
 
 @dataclass(frozen=True)
 class Ranking:
-    """What orders the rows of a table.
-
-    Attributes:
-        key: the metric's; empty where there is no ranking.
-        why: a sentence for the reader.
-    """
+    """What orders the rows of a table: a metric's key, empty where there is no ranking, and why, in a sentence."""
 
     key: str
     why: str

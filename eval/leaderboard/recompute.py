@@ -7,10 +7,6 @@ from corrigenda import Fact
 from eval.evaluation import Case, failed
 from eval.measurement import Measurement
 from eval.metrics import METRICS
-from eval.metrics.success import paired_probabilities
-from eval.records import PAIRED_KINDS
-
-__all__ = ["PAIRED_KINDS", "paired_probabilities", "recomputed"]
 
 
 def recomputed(fact: Fact, record: Mapping[str, Any]) -> Case:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eval.evaluation import Case, Evaluation
-from eval.leaderboard.recompute import PAIRED_KINDS, paired_probabilities
 from eval.leaderboard.submission_form import Place, shown, undefined
+from eval.metrics.success import paired_probabilities
+from eval.records import PAIRED_KINDS
 
 CLOSE = 1e-4
 """How far a figure may be from what the records give: what rounding to four digits does."""
@@ -22,12 +23,9 @@ _MAY_BE_LEFT_OUT = ("p_new", "p_true", "entropy", *_OF_THE_ANSWER, "group", "exp
 
 
 def case_problems(record: Mapping[str, Any], known: Mapping[str, Any], wrong: Iterable[Place] = ()) -> Iterator[str]:
-    """What is wrong with one case's records, compared with those of the store.
+    """What is wrong with one case's records, compared with those of the same case in a run of the store.
 
-    Args:
-        record: the case as it was submitted.
-        known: the record of the same case in a run of the store.
-        wrong: places in the case whose form is wrong, which are passed over here.
+    The places `wrong`, whose form is, are passed over.
     """
     places = list(wrong)
 

@@ -24,12 +24,7 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class FormProblem:
-    """Something that is wrong with a submission's form.
-
-    Attributes:
-        place: where; empty for the whole of it.
-        what: what is wrong there.
-    """
+    """Something that is wrong with a submission's form, and where; with no place for the whole of it."""
 
     place: Place
     what: str

@@ -30,11 +30,7 @@ SHOWN = 20
 
 
 class SubmissionError(CorrigendaError, ValueError):
-    """A submission that cannot be taken in.
-
-    Attributes:
-        problems: all that is wrong with it.
-    """
+    """A submission that cannot be taken in; `problems` are all that is wrong with it."""
 
     def __init__(self, source: str, problems: Sequence[str]) -> None:
         more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
@@ -67,13 +63,9 @@ def add_submission(path: Path, store: Store) -> Path:
 def validate(
     submission: Any, runs: Sequence[StoredRun], source: str = "the submission"
 ) -> tuple[list[dict[str, Any]], StoredRun]:
-    """Checks a submission against the runs of the store.
+    """The records of a submission's cases with values worked out anew, and a run of the same model, data and mode.
 
-    Returns:
-        the records of its cases with values worked out anew, and a run of the same model, data and mode.
-
-    Raises:
-        SubmissionError: something is wrong with it; all of it is said.
+    Raises SubmissionError: something is wrong with it; all of it is said.
     """
     form = form_problems(submission)
     peer = _peer(submission, runs, form, source)

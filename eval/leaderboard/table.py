@@ -20,11 +20,9 @@ MODES = ("single", "batch", "sequential")
 
 
 def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leaderboard:
-    """The tables of the finished runs.
+    """The tables of the finished runs; what is not finished or damaged is named and left out.
 
-    Args:
-        runs: of the store; what is not finished or damaged is named and left out.
-        min_facts: with fewer common facts than that no ranking is given.
+    With fewer common facts than `min_facts` no ranking is given.
     """
     tables, left_out = collect(runs)
     keys = sorted(tables, key=lambda key: (key.model, key.data, MODES.index(key.mode), key.facts, key.measured))
@@ -36,14 +34,7 @@ def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leader
 
 
 def board(key: TableKey, entries: Sequence[LeaderboardEntry], min_facts: int, twins: Sequence[TableKey] = ()) -> Board:
-    """One table.
-
-    Args:
-        key: what its rows share.
-        entries: the rows' material.
-        min_facts: see `leaderboard`.
-        twins: the tables of the same model, data set and mode; the notes say in what they differ.
-    """
+    """One table; of its `twins`, of the same model, data set and mode, the notes say in what they differ."""
     labels = labels_of(entries)
     large = [entry for entry in entries if len(entry.facts) >= min_facts]
     common = set.intersection(*(entry.facts for entry in large)) if large else set()

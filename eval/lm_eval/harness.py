@@ -85,13 +85,9 @@ class Harness:
     def run(self, lm: LanguageModel) -> Scores:
         """The tasks' metrics on the model as it is now, with whatever edits are applied.
 
-        Returns:
-            by task (for a group also its parts) and metric, such as ``{"arc_easy": {"acc": 0.4, "acc_norm": 0.38}}``;
-            a metric of one of several filters is named "metric,filter".
-
-        Raises:
-            ValueError: the model is not causal.
-            ConnectionError: a task's data cannot be had.
+        By task (for a group also its parts) and metric, such as ``{"arc_easy": {"acc": 0.4, "acc_norm": 0.38}}``; a
+        metric of one of several filters is named "metric,filter". Raises ValueError: the model is not causal;
+        ConnectionError: a task's data cannot be had.
         """
         lm.architecture.require_one_text("the harness")
         if not lm.architecture.family.causal:
@@ -124,14 +120,9 @@ class Harness:
     def before_and_after(
         self, lm: LanguageModel, before: Scores | None = None
     ) -> dict[str, dict[str, dict[str, float | None]]]:
-        """The tasks' metrics without the applied edits and with them.
+        """The tasks' metrics without the applied edits and with them, ``{task: {metric: {"before", "after"}}}``.
 
-        Args:
-            lm: a causal model; with no edit applied there is no "before".
-            before: what `run` gave on the unedited model, if that is known.
-
-        Returns:
-            ``{task: {metric: {"before", "after"}}}``.
+        With no edit applied there is no "before"; it is not measured where it is given.
         """
         if before is None and lm.edits:
             with lm.edits.suspended():

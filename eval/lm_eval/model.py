@@ -1,9 +1,7 @@
 """A model with its edits, as the lm-evaluation-harness wants it. Imported only where the harness is used.
 
-The harness's own wrapper runs a transformers model. That is not enough here: it knows nothing of text that a context
-edit puts before the prompt, and where a side memory answers is decided at the prompt (`corrigenda.edits.routed`), of
-which
-the wrapper's forwards do not tell the end. So scores and answers are computed by the code that computes all others.
+The harness's own wrapper knows nothing of text that a context edit puts before the prompt, nor where a prompt ends, on
+which routed edits decide. So scores and answers are computed by the code that computes all others.
 """
 
 from __future__ import annotations
@@ -30,12 +28,7 @@ MOST_NEW_TOKENS = 256
 
 
 class EditedModel(TemplateLM):
-    """The model as it is now, with whatever edits are applied.
-
-    Args:
-        lm: a causal model.
-        max_tokens: tokens run at once.
-    """
+    """The model as it is now, with whatever edits are applied; at most `max_tokens` run at once."""
 
     backend = "causal"
 

@@ -25,7 +25,6 @@ from eval.metrics import (
     perplexity,
     preservation,
     real_use,
-    score,
     side_effects,
     success,
 )
@@ -36,7 +35,6 @@ from eval.metrics.run_figures import RUN_FIGURES, RunFigure
 METRICS = Registry(
     (
         *success.METRICS,
-        score.SCORE,
         *accuracy.METRICS,
         *free_generation.METRICS,
         *native_consistency.METRICS,

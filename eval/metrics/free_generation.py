@@ -19,12 +19,9 @@ Verdict: TypeAlias = Literal["strict", "lenient"]
 
 
 def matches_strictly(answer: str, targets: Sequence[str], other: str | None = None) -> bool:
-    """Whether the answer starts with one of the targets, as whole words.
+    """Whether the answer starts with one of the targets, as whole words, and not with `other`.
 
-    Args:
-        answer: the answer.
-        targets: what counts as right.
-        other: what is no target, though it may have one in it: "Rome, Georgia" is not "Rome".
+    That is no target, though it may have one in it: "Rome, Georgia" is not "Rome".
     """
     return any(
         0 in places(answer, target) and not (0 in _within(target, other) and 0 in places(answer, other or ""))

@@ -1,4 +1,4 @@
-"""Success and magnitude: is the new object more probable than the old one, and by how much (ROME, CounterFact).
+"""Success, magnitude, S: is the new object more probable than the old one, and by how much (ROME, CounterFact).
 
 log P of an object is the mean log-probability of its tokens, as in the authors' scorer: in success and magnitude alike.
 """
@@ -11,6 +11,7 @@ from eval.measurement import Measurement
 from eval.metrics.metric import Compute, CurveColumn, LeaderboardColumn, Metric, Needs, mean_of
 from eval.records import PAIRED_KINDS
 from eval.scoring.probabilities import TargetScore, probabilities
+from eval.statistics.paired import harmonic_mean
 
 
 def paired_probabilities(record: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -51,6 +52,10 @@ def _magnitude(kind: str) -> Compute:
     return compute
 
 
+def _of_one_fact(_before: Measurement | None, _after: Measurement) -> None:
+    """A score is of the means over facts; one fact has none."""
+
+
 def _metric(key: str, title: str, short: str, kind: str, compute: Compute, **more: Any) -> Metric:
     needs = (Needs("probabilities", (kind,)),)
     return Metric(key, title, "%", "high", needs, compute, short=short, judge=_judge, **more)
@@ -85,6 +90,16 @@ METRICS = (
         signed=True,
         edit_should="keep",
         curve=(CurveColumn("fixed"),),
+    ),
+    Metric(  # over the facts that have all three parts
+        *("score", "score (S)", "%", "high"),
+        *((Needs("probabilities", ("prompt", "paraphrases", "neighbourhood")),), _of_one_fact),
+        short="S",
+        parts=("efficacy_success", "paraphrase_success", "neighbourhood_success"),
+        combine=harmonic_mean,
+        # It can reward a wrecked model, and is not shown without what would tell.
+        shown_with=("preservation", "perplexity_drift"),
+        column=LeaderboardColumn(10, ranks=1),
     ),
 )
 """On the edited statement, its paraphrases and its neighbourhood. A failed edit keeps the magnitudes that were

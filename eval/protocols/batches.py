@@ -26,16 +26,10 @@ class BatchRequests:
 
 
 def asked_of(facts: Sequence[Fact], begin: int, end: int, cases: Mapping[str, Case]) -> BatchRequests:
-    """What the batch of requests begin .. end-1 asks for.
+    """What the batch of requests begin .. end-1 asks for, after the cases, by id, of the facts before it.
 
-    In a batch only the last request on each thing is made. One that repeats what an earlier batch made true is not
-    made again; one that repeats what failed is.
-
-    Args:
-        facts: all facts of the sequence.
-        begin: the number of the batch's first.
-        end: the number after its last.
-        cases: what came of the facts before it, by id.
+    In a batch only the last request on each thing is made. One that repeats what an earlier batch made true is not made
+    again; one that repeats what failed is.
     """
     batch = list(facts[begin:end])
     now = select_active(batch)

@@ -1,21 +1,20 @@
 """`Checkpoints`: how all edits so far stand after each of several T, and a fixed set of prompts that nobody edits.
 
-Facts are scored whose request is still in force. The definitions are DESIGN's: reliability is the token accuracy and
-the free-generation accuracy of the edited prompts over all edits so far, generalization the same on their paraphrases,
-locality the preservation of answers (free) and of the most likely tokens (teacher-forced).
-
-The harness's tasks, where the settings name some, are run at checkpoints, too, and after the last one the model may be
-fine-tuned on unrelated text, and the same facts scored once more (`eval.protocols.fine_tuning`).
+Facts are scored whose request is still in force: reliability is the token accuracy and the free-generation accuracy of
+the edited prompts over all edits so far, generalization the same on their paraphrases, locality the preservation of
+answers (free) and of the most likely tokens (teacher-forced). After the last the model may be fine-tuned on unrelated
+text, and the same facts scored once more (`eval.protocols.fine_tuning`).
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.data.requests import ActiveRequests, select_active
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
@@ -24,7 +23,6 @@ from eval.measure import measure
 from eval.measurement import HeldOut
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
-from eval.protocols.change import change_norm
 from eval.protocols.choice import chosen, first_and_latest, said_of
 from eval.protocols.collapse_stop import check_collapse_stop, find_collapse
 from eval.protocols.fine_tuning import check_fine_tuning, finetuned
@@ -324,3 +322,22 @@ def _retained(evaluation: Evaluation) -> dict[str, Any]:
     """Of some of the edits the metrics of what an edit should bring about."""
     wanted = {key for key, metric in METRICS.items() if metric.edit_should == "change"}
     return {key: values for key, values in evaluation.metrics.items() if key in wanted}
+
+
+def change_norm(lm: LanguageModel) -> dict[str, float]:
+    """How far the applied edits are from the unedited model, where that can be said.
+
+    ``norm``, the Frobenius norm of the change of all weights (of edits that lie beside the weights and have a norm, the
+    square root of the sum of its squares), and ``relative_norm``, that divided by the norm of the matrices that were
+    changed, as they were. Figures that are not defined or not finite are absent.
+    """
+    found: dict[str, float] = {}
+    if lm.edits.untouched:
+        pairs = [(lm.memory_at(place).values.double(), old.double()) for place, old in lm.edits.untouched.items()]
+        found["norm"] = math.sqrt(sum(float((new - old).square().sum()) for new, old in pairs))
+        found["relative_norm"] = found["norm"] / math.sqrt(sum(float(old.square().sum()) for _, old in pairs))
+    else:
+        beside: list[Any] = [edit for edit in lm.edits if not edit.in_weights and hasattr(edit, "norm")]
+        if beside:
+            found["norm"] = math.sqrt(sum(edit.norm() ** 2 for edit in beside))
+    return {key: value for key, value in found.items() if math.isfinite(value)}

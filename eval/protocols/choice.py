@@ -9,13 +9,7 @@ from eval.protocols.settings import SequentialSettings
 
 
 def chosen(facts: Sequence[Fact], active: Sequence[int], settings: SequentialSettings) -> tuple[int, ...]:
-    """The numbers of the facts that are scored, in order: at most `settings.scored` of those in force.
-
-    Args:
-        facts: all facts of the sequence.
-        active: the numbers of those whose request is in force.
-        settings: how many, and which.
-    """
+    """The numbers of the facts that are scored, in order: at most `settings.scored` of those in force."""
     most = settings.scored
     if most is None or len(active) <= most:
         return tuple(active)

@@ -14,11 +14,8 @@ ACCURACIES = ("acc", "exact_match", "acc_norm")
 def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dict[str, Any] | None:
     """Why a sequence stops at a point of its curve; None where it goes on.
 
-    Returns:
-        ``{"t", "figure", "value", "limit", "why"}``; "value" is None where the figure could not be computed.
-
-    Raises:
-        ValueError: a task of the harness has no accuracy to watch.
+    ``{"t", "figure", "value", "limit", "why"}``; "value" is None where the figure could not be computed. Raises
+    ValueError: a task of the harness has no accuracy to watch.
     """
     t, metrics = int(point["t"]), point["metrics"]
     if limits.perplexity_drift is not None:
@@ -39,11 +36,7 @@ def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dic
 
 
 def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) -> None:
-    """Checks that what the collapse stop watches is measured.
-
-    Raises:
-        SettingsError: it is not.
-    """
+    """Checks that what the collapse stop watches is measured, or raises SettingsError."""
     limits = settings.collapse_stop
     if limits.perplexity_drift is not None and not measured.perplexity_windows:
         raise SettingsError(

@@ -39,9 +39,7 @@ def curve_columns() -> dict[str, str]:
 def value_at(point: Point, key: str) -> Mapping[str, float | None] | None:
     """A metric of a point, ``{"before", "after", "low", "high", "n"}``; None where it was not measured.
 
-    Args:
-        point: the point.
-        key: as in `curve_columns`; ``fixed.NAME.KEY`` is of the part NAME of the fixed locality set.
+    The key is as in `curve_columns`; ``fixed.NAME.KEY`` is of the part NAME of the fixed locality set.
     """
     group, _, name = key.rpartition(".")
     whole, _, part = group.partition(".")
@@ -77,12 +75,8 @@ def draw_curves(
 ) -> None:
     """A picture: a panel for each metric, over T (logarithmic), one line for each method with its 95 % intervals.
 
-    Args:
-        curves: by method its points.
-        keys: the metrics, one panel each.
-        path: the picture; its suffix says the format.
-        names: the panels' titles; by default the metrics' names.
-        d_ffn: the coefficients of a layer; where they are given, the edits for each stand below the number of edits.
+    Panels are named by the metrics, or `names`. With `d_ffn`, the coefficients of a layer, the edits for each stand
+    below the number of edits.
     """
     from matplotlib.figure import Figure  # see `locate.pictures`
 
@@ -154,13 +148,7 @@ def _metric(key: str) -> Metric:
 
 
 def cell(value: Mapping[str, float | None] | None, key: str, intervals: bool = True) -> str:
-    """A figure, in the form of `value_at`, as tables write it, by default with its interval; empty where there is none.
-
-    Args:
-        value: the figure.
-        key: the metric, as in `curve_columns`.
-        intervals: whether its interval follows it.
-    """
+    """A figure of `value_at`, as tables write it, by default with its interval; empty where there is none."""
     if value is None or value["after"] is None:
         return ""
     metric = _metric(key)

@@ -1,8 +1,7 @@
 """Fine-tuning robustness: the edited model is fine-tuned a little on text that has nothing to do with the edits.
 
-What of the edits is left is scored after it (`eval.protocols.checkpoints`). What lies in the weights is trained along
-with them. What lies beside them (side memories, codebooks, coefficients, text before the prompts) stays applied and is
-not trained: so the model would be used, and what routes has to find its prompts by the coefficients of changed weights.
+What lies in the weights is trained along with them. What lies beside them (side memories, codebooks, coefficients, text
+before the prompts) stays applied and is not trained: so the model would be used.
 """
 
 import logging
@@ -54,11 +53,7 @@ class FineTuningSettings:
 
 
 def check_fine_tuning(lm: LanguageModel, settings: FineTuningSettings) -> None:
-    """Checks that a model can be fine-tuned as asked for, before anything is edited.
-
-    Raises:
-        ValueError: it cannot.
-    """
+    """Checks that a model can be fine-tuned as asked for, before anything is edited, or raises ValueError."""
     if not settings.steps:
         return
     lm.architecture.require_one_text(f"fine_tuning.steps={settings.steps}")
@@ -81,21 +76,11 @@ def check_fine_tuning(lm: LanguageModel, settings: FineTuningSettings) -> None:
 
 @contextmanager
 def finetuned(lm: LanguageModel, settings: FineTuningSettings) -> Iterator[list[float]]:
-    """The model, with the edits that are applied now, fine-tuned inside a ``with`` block.
+    """The model, with the edits that are applied now, fine-tuned inside a ``with`` block; yields each step's loss.
 
-    After it every weight is bit for bit what it was: all are copied before, which takes the model's memory once more.
-    No edit may be applied or reverted inside the block.
-
-    Args:
-        lm: the model.
-        settings: how it is trained.
-
-    Yields:
-        the loss of each step, nats a token.
-
-    Raises:
-        ArithmeticError: a loss is not finite.
-        ValueError: the model or an applied edit does not allow it; or as the text says.
+    In nats a token. After it every weight is bit for bit what it was: all are copied before, which takes the model's
+    memory once more. No edit may be applied or reverted inside the block. Raises ArithmeticError: a loss is not finite;
+    ValueError: the model or an applied edit does not allow it; or as the text says.
     """
     check_fine_tuning(lm, settings)
     beside = [edit.kind for edit in lm.edits if not edit.in_weights]

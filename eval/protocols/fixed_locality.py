@@ -60,14 +60,9 @@ def own_prompts(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def fixed_locality(given: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
-    """The fixed locality set: of some other facts the prompts that name no edited subject.
+    """The fixed locality set: of the facts `given` the prompts that name no edited subject.
 
-    Args:
-        given: the other facts; none where no such set is wanted.
-        facts: the facts that are edited.
-
-    Raises:
-        ValueError: every prompt of the facts given names an edited subject, so that the set would be empty.
+    Raises ValueError: every one names an edited subject, so that the set would be empty.
     """
     left = untouched(given, facts)
     if left or not given:

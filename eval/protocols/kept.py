@@ -15,17 +15,9 @@ from eval.settings import EvalSettings
 def measure_kept(lm: LanguageModel, folder: RunFolder, t: int, settings: EvalSettings) -> Evaluation:
     """How the facts stand under the edits that were in force after T edits of a sequence; nothing is edited.
 
-    The facts are those that were scored there and are in force; what failed then counts as failed.
-
-    Args:
-        lm: the model that was edited, unedited.
-        folder: the run's folder; its sequence kept its edits (`SequentialSettings.keep_edits`).
-        t: a checkpoint that is done.
-        settings: what to measure now.
-
-    Raises:
-        FileNotFoundError: the run has no such checkpoint, or one of its edits is gone.
-        ValueError: it kept no edits there, the model is another one, or a file is damaged.
+    The facts are those that were scored at that checkpoint and are in force; what failed then counts as failed. The run
+    kept its edits (`SequentialSettings.keep_edits`). Raises FileNotFoundError: it has no such checkpoint, or one of its
+    edits is gone; ValueError: it kept no edits there, the model is another one, or a file is damaged.
     """
     points = {line["t"]: line for line in lines_of(folder.path, "point")}
     if t not in points:

@@ -23,10 +23,8 @@ GROUPS = ("metrics", "right_after", "first", "latest", "fixed")
 def by_order(runs: Iterable[StoredRun]) -> list[dict[int | None, StoredRun]]:
     """Finished sequences that differ in ``data.order`` alone, together: by order the run.
 
-    The same facts, model, code and settings; of two runs of one order the later one counts.
-
-    Args:
-        runs: runs of a store; what is no finished sequence, or was ended by its collapse stop, is passed over.
+    The same facts, model, code and settings; of two runs of one order the later one counts. What is no finished
+    sequence, or was ended by its collapse stop, is passed over.
     """
     found: dict[str, dict[int | None, StoredRun]] = {}
     for run in runs:
@@ -43,17 +41,10 @@ def by_order(runs: Iterable[StoredRun]) -> list[dict[int | None, StoredRun]]:
 def over_orders(curves: Sequence[Sequence[Point]]) -> list[dict[str, Any]]:
     """One curve of several, each of the same facts in another order.
 
-    Args:
-        curves: the points of each order's curve.
-
-    Returns:
-        the points at the T that all of them have, in the form of one curve: of each metric that all have there
-        ``{"before", "after", "low", "high", "n"}``, the means over orders with a 95 % t interval of "after" over orders
-        (None where there is one order, or where all agree, which says nothing of how far others may lie), and how many
-        orders there are. ``n_orders`` says that too; other figures are means, the memory the largest.
-
-    Raises:
-        ValueError: there is no curve, or they have no T in common.
+    Its points are at the T that all curves have: of each metric that all have there ``{"before", "after", "low",
+    "high", "n"}``, the means over orders with a 95 % t interval of "after" (None where there is one order, or where all
+    agree, which says nothing of how far others may lie), and how many orders there are, as in ``n_orders``; other
+    figures are means, the memory the largest. Raises ValueError: there is no curve, or they have no T in common.
     """
     by_t = [{int(point["t"]): point for point in curve} for curve in curves]
     common = sorted(set.intersection(*map(set, by_t))) if by_t else []
@@ -65,9 +56,7 @@ def over_orders(curves: Sequence[Sequence[Point]]) -> list[dict[str, Any]]:
 def order_interval(values: Sequence[float], share: bool = False) -> tuple[float, float] | None:
     """The 95 % t interval of the mean over orders; None where it is not defined (one order, or all the same).
 
-    Args:
-        values: the figure of each order.
-        share: whether it lies between 0 and 1, and its interval is cut there.
+    With `share` the figure lies between 0 and 1, and its interval is cut there.
     """
     if len(values) < 2 or stdev(values) == 0:
         return None

@@ -24,12 +24,7 @@ UNUSED = 24 * 3600
 
 @dataclass(frozen=True)
 class ReducedEvaluation:
-    """Facts of which less is measured than of the others.
-
-    Attributes:
-        places: their places among the facts.
-        settings: what is measured of them.
-    """
+    """Facts, by their places, of which less is measured than of the others, and what."""
 
     places: frozenset[int]
     settings: EvalSettings

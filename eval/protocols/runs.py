@@ -51,13 +51,7 @@ class SupportsEdit(Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of asking an editor.
-
-    Attributes:
-        edit: the edit; None if there is none.
-        seconds: that it took.
-        error: why there is none; empty otherwise.
-    """
+    """What came of asking an editor: an edit and its seconds, or why there is none."""
 
     edit: Edit | None
     seconds: float

@@ -44,17 +44,7 @@ def run_single(run: EditRun, workers: Workers | None = None) -> None:
 
 @dataclass(frozen=True)
 class _Cases:
-    """What the cases of a run need.
-
-    Attributes:
-        lm: the model, unedited.
-        facts: all facts of the run.
-        editor: the editor.
-        settings: what to measure.
-        pre_edit: what the unedited model does with the facts.
-        keeps_edits: whether edits are handed over.
-        metrics: by key, the module that declares each metric.
-    """
+    """What the cases of a run need; `metrics` are the modules that declare them, by key."""
 
     lm: LanguageModel
     facts: Sequence[Fact]

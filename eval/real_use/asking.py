@@ -15,17 +15,9 @@ from eval.scoring.probabilities import batches
 def ask_in_real_use(
     lm: LanguageModel, prepared: Sequence[Prepared], measurements: Sequence[Measurement], judge: Judge, max_tokens: int
 ) -> None:
-    """Records greedy answers to questions, and what the judge says of them.
+    """Records greedy answers to questions of prepared facts as kind "questions", and what the judge says of them.
 
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        prepared: the facts.
-        measurements: theirs; records of kind "questions" are put there.
-        judge: who marks the answers.
-        max_tokens: tokens run at once, padding included.
-
-    Raises:
-        JudgeError: the judge cannot be asked.
+    At most `max_tokens` are run at once, padding included. Raises JudgeError: the judge cannot be asked.
     """
     asked = [(number, *question) for number, one in enumerate(prepared) for question in one.questions]
     records = [AskedQuestion(one.prompt, one.kind, one.setting, one.asked) for _, one, _ in asked]
@@ -40,15 +32,9 @@ def ask_in_real_use(
 
 
 def put_to_judge(judge: Judge, facts: Sequence[Fact], records: Sequence[AskedQuestion]) -> None:
-    """Records what a judge says of answers; of one without a word it is not asked.
+    """Records what a judge says of answers, each to a fact; of one without a word it is not asked.
 
-    Args:
-        judge: the judge.
-        facts: the fact of each record.
-        records: the answers.
-
-    Raises:
-        JudgeError: the judge cannot be asked.
+    Raises JudgeError: the judge cannot be asked.
     """
     asked = [
         (record, judge_prompt(record.question, fact.answers, record.answer))

@@ -47,14 +47,7 @@ def as_question(prompt: str) -> str:
 def questions_of(
     lm: LanguageModel, fact: Fact, kinds: Collection[str], settings: RealUse
 ) -> Iterator[QuestionInSetting]:
-    """The questions of a fact; none for one that is to be erased, which has no right answer.
-
-    Args:
-        lm: the model, with whatever edits are applied.
-        fact: the fact.
-        kinds: of which of its prompts.
-        settings: how they are asked.
-    """
+    """The questions of a fact's prompts of some kinds; none for one that is to be erased, which has no right answer."""
     if fact.target_new is None:
         return
     prompts = {"prompt": (fact.statement,), "paraphrases": fact.paraphrases}

@@ -13,20 +13,12 @@ def bits_known(lm: LanguageModel, facts: Sequence[Fact], candidates: Mapping[str
     """The bits of each fact that a model knows: max(0, log2 |O| - its cross-entropy over the candidates O, in bits).
 
     The cross-entropy is -log2 of P(new object | prompt), the product over the object's tokens, over the sum of that of
-    all candidates of the fact's relation. A model to which all candidates are alike has 0, one that is sure has
-    log2 |O|; so has 0 one whose figures are no numbers. The formula is of Allen-Zhu and Li 2025, "Physics of Language
+    all candidates of the fact's relation. A model to which all candidates are alike has 0, one that is sure has log2
+    |O|; so has 0 one whose figures are no numbers. The formula is of Allen-Zhu and Li 2025, "Physics of Language
     Models: Part 3.3", for one attribute, who put the mean loss over facts into it. Here no fact is below 0, so that one
-    value that is said of every subject counts a little, at those of whom it is true.
-
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        facts: each names its relation.
-        candidates: by relation its values.
-
-    Raises:
-        ContextLengthError: a prompt with a candidate is longer than the model reads.
-        ValueError: a fact's object is none of two or more different candidates of its relation; or the model is not
-            causal.
+    value that is said of every subject counts a little, at those of whom it is true. Raises ContextLengthError: a
+    prompt with a candidate is longer than the model reads; ValueError: a fact's object is none of two or more different
+    candidates of its relation; or the model is not causal.
     """
     asked = []
     for fact in facts:

@@ -15,17 +15,11 @@ from eval.settings import EvalSettings
 def drop_ties(
     lm: LanguageModel, prepared: Sequence[Prepared], measurements: Sequence[Measurement], settings: EvalSettings
 ) -> None:
-    """Takes away the continuations that the model itself does not give in one forward over the whole row.
+    """Takes away the continuations that the unedited model itself does not give in one forward over the whole row.
 
     In half precision two tokens may be equally likely to within rounding, and decoding with a cache then takes another
     one than a forward over the whole row. Whether an edit kept such a continuation cannot be said. Their records say
     `tied`.
-
-    Args:
-        lm: the unedited model.
-        prepared: the facts.
-        measurements: of this model, with continuations.
-        settings: how much is run at once.
     """
     if lm.dtype in (torch.float32, torch.float64):
         return
@@ -40,12 +34,9 @@ def drop_ties(
 
 
 def compare_with_before(lm: LanguageModel, measurements: Sequence[Measurement], before: Sequence[Measurement]) -> None:
-    """Records the KL from the distributions before, and how far the model goes on as before where it should.
+    """Records the KL from the distributions before, and how far the edited model goes on as before where it should.
 
-    Args:
-        lm: a causal model, edited.
-        measurements: its own, with continuations; the records get what was found.
-        before: of the same facts on the unedited model, with distributions and continuations.
+    Both measurements are of the same facts, with continuations, those before with distributions.
     """
     for old, new in zip(before, measurements, strict=True):
         both = old.distributions.keys() & new.distributions.keys()

@@ -1,8 +1,7 @@
 """Lets the model go on after prompts: greedy answers, and sampled text, decoded together in as few batches as fit.
 
 An answer that is judged ends at the end token or at a line break. Where an answer should stay, the model goes on for a
-given number of tokens, end tokens barred and line breaks as any other: many models answer a bare question with nothing,
-and two blank answers are the same whatever was done to the model.
+given number of tokens, end tokens barred and line breaks as any other: two blank answers would always be the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,11 +28,8 @@ def continuations_of(
 ) -> list[tuple[int, Continuation, int]]:
     """What the model goes on after: the number of a fact, what is asked, and the most tokens that are added.
 
-    Args:
-        lm: a causal model.
-        prepared: the facts.
-        before: their measurements on the unedited model: where that has a continuation, the model goes on for as many
-            tokens, and elsewhere there is nothing to compare.
+    Where the facts were measured `before`, on the unedited model, it goes on for as many tokens; where that has no
+    continuation, there is nothing to compare.
     """
     jobs = [
         (number, job, limit)
@@ -58,17 +54,11 @@ def answer_freely(
     caches: PromptCaches,
     settings: EvalSettings,
 ) -> None:
-    """Records free answers, continuations and sampled texts.
+    """Records free answers, continuations and sampled texts after the `jobs` of `continuations_of`.
 
-    Args:
-        lm: a causal model.
-        prepared: the facts.
-        measurements: theirs, with the records that `score_targets` made; answers go there, and continuations where
-            answers should stay into `Measurement.continuations` too. The records of these say whether the answer is
-            blank where the next-token distribution is known.
-        jobs: what the model goes on after (`continuations_of`).
-        caches: of the jobs' prompts, where `score_targets` kept them.
-        settings: how much is run at once.
+    They go to the records that `score_targets` made, and continuations where answers should stay into
+    `Measurement.continuations` too. The records of these say whether the answer is blank where the next-token
+    distribution is known. `caches` are those of the jobs' prompts that `score_targets` kept.
     """
     rows, most = [prepared[number].tokens[job.prompt] for number, job, _ in jobs], [limit for *_, limit in jobs]
     for part, prompts, start in batches_to_decode(lm, jobs, rows, most, settings, caches):
@@ -89,13 +79,8 @@ def batches_to_decode(
 ) -> Iterator[tuple[list[T], list[list[int]], SharedStart | PromptCaches]]:
     """Items whose prompts are decoded together, of like lengths; these prompts' tokens; what was run of all prompts.
 
-    Args:
-        lm: the model.
-        items: the items.
-        prompts: the tokens of each item's prompt.
-        limits: the most tokens that are added to each.
-        settings: how much is run at once.
-        caches: of the prompts, where they were run; if they are not complete, what all prompts begin with is run here.
+    `prompts` are the tokens of each item's prompt, `limits` the most tokens that are added to each. Where the caches of
+    prompts are not complete, what all prompts begin with is run here.
     """
     known = caches is not None and caches.complete
     shared = SharedStart(lm, [] if known else list(dict.fromkeys(map(tuple, prompts))))
@@ -127,10 +112,8 @@ def _note(lm: LanguageModel, measurement: Measurement, job: Continuation, tokens
 def _is_blank(lm: LanguageModel, tokens: Sequence[int], next_token: Tensor | None) -> bool | None:
     """Whether an answer that ends at the end token or a line break holds nothing; None where that is not known.
 
-    Args:
-        lm: the model.
-        tokens: how it goes on with end tokens barred.
-        next_token: the log-probabilities of the next token, (vocabulary,), nothing barred.
+    `tokens` are how the model goes on with end tokens barred; `next_token` the log-probabilities of the next one,
+    (vocabulary,), nothing barred.
     """
     if next_token is None:
         return None

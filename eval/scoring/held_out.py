@@ -1,8 +1,7 @@
 """What a model gives to windows of held-out texts, and whether an edit that routes answered in them.
 
 Three texts ship with the project: prose, code and dialogue, the last in the model's chat template where it has one.
-They are cut into windows of equal numbers of tokens that do not overlap. Each window is a prompt of its own, so that an
-edit that routes decides on each by itself. On one long text it would decide once.
+They are cut into windows of equal numbers of tokens that do not overlap, each a prompt of its own.
 """
 
 import logging
@@ -40,22 +39,12 @@ def in_turn(place: int, settings: EvalSettings) -> tuple[int, ...]:
 
 @torch.no_grad()
 def read_held_out(lm: LanguageModel, settings: EvalSettings, windows: Sequence[int] | None = None) -> HeldOut | None:
-    """What the model, with whatever edits are applied, gives to windows of the held-out texts.
+    """What the model, with whatever edits are applied, gives to windows of the held-out texts, by default all.
 
-    The text that edits put before a prompt is read before each window; its own tokens do not count.
-
-    Args:
-        lm: a causal model.
-        settings: how many windows there are, and of how many tokens.
-        windows: the numbers of those wanted; by default all.
-
-    Returns:
-        None where no window is asked for, of an encoder-decoder, or where the text of edits leaves no room for one (a
-        warning says so): a perplexity of shorter windows could not be compared.
-
-    Raises:
-        ContextLengthError: the model does not read two tokens.
-        ValueError: a text is too short for so many windows.
+    The text that edits put before a prompt is read before each window; its own tokens do not count. None where no
+    window is asked for, of an encoder-decoder, or where the text of edits leaves no room for one (a warning says so): a
+    perplexity of shorter windows could not be compared. Raises ContextLengthError: the model does not read two tokens;
+    ValueError: a text is too short for so many windows.
     """
     wanted = range(settings.perplexity_windows) if windows is None else windows
     if not wanted or lm.architecture.has_encoder:  # it has no probability of running text

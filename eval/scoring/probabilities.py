@@ -48,20 +48,10 @@ class TargetScore:
         """P: exp of the mean log-probability of the tokens, whatever their number, as the authors' scorer has it."""
         return math.exp(sum(self.log_probs) / len(self.log_probs))
 
-    @property
-    def joint_probability(self) -> float:
-        """The probability of the whole target: the product of its tokens' probabilities."""
-        return math.exp(sum(self.log_probs))
-
 
 @dataclass(frozen=True)
 class PromptScore:
-    """What follows one prompt.
-
-    Attributes:
-        targets: the scores of the targets asked for, in order.
-        next_token: the log-probabilities of the next token, (vocabulary,), if they were asked for.
-    """
+    """What follows one prompt: its targets' scores, and the next token's log-probabilities, (vocabulary,), or None."""
 
     targets: tuple[TargetScore, ...]
     next_token: Tensor | None
@@ -99,19 +89,11 @@ def score_tokens(
 ) -> list[PromptScore]:
     """Scores targets after prompts.
 
-    A prompt is run once, however many targets and queries it has: the first token of every target is read off the
-    same distribution, and only what follows it is run on top of the prompt's attention cache.
-
-    Args:
-        lm: a causal model.
-        queries: prompts, each with its tokens and those of its targets (there may be none).
-        keep_distributions: whether to keep the whole next-token distributions (on the CPU, in float32).
-        max_tokens: how many tokens, padding included, run at once.
-        caches: keeps the attention caches of prompts from which the model will go on; none where all prompts begin with
-            a long text, which a decoding runs once, too.
-
-    Raises:
-        ValueError: the model is not causal.
+    A prompt is run once, however many targets and queries it has: the first token of every target is read off the same
+    distribution, and only what follows it is run on top of the prompt's attention cache. With `keep_distributions` the
+    whole next-token distributions are kept (on the CPU, in float32). At most `max_tokens` run at once, padding
+    included. `caches` keeps the attention caches of prompts from which the model will go on; none where all prompts
+    begin with a long text, which a decoding runs once, too. Raises ValueError: the model is not causal.
     """
     if not lm.architecture.family.causal:
         raise ValueError(f"{lm.name} is a masked model; targets are scored after prompts in causal models only")
@@ -160,13 +142,8 @@ def _longer_targets(
 ) -> Iterator[TargetScore]:
     """The scores of targets of several tokens, run on top of the attention cache of their prompts.
 
-    Args:
-        lm: the model.
-        recording: of the batch of prompts.
-        lengths: theirs in it, (n,).
-        prompts: their tokens, one row of the batch each.
-        targets: the row of each target's prompt, and the target's tokens.
-        starts: the score of each target's first token.
+    `lengths`, (n,), are those of the prompts in the recorded batch, a row each; `targets` the row of each one's prompt,
+    and its tokens; `starts` the score of each one's first token.
     """
     rows = torch.tensor([row for row, _ in targets], device=lengths.device)
     whole = lm.batch([[*prompts[row], *ids[:-1]] for row, ids in targets])
@@ -223,13 +200,8 @@ def continues_as(
     """Whether greedy decoding from each prompt would begin with exactly these tokens.
 
     Decided by one forward under teacher forcing instead of a decoding: if every token is the most likely one after the
-    tokens before it, greedy decoding takes them one after another.
-
-    Args:
-        lm: a causal model.
-        items: the tokens of each prompt, and those after it.
-        max_tokens: how many tokens, padding included, run at once.
-        banned: tokens that the decoding never takes (`corrigenda.forward.generation.Greedy`).
+    tokens before it, greedy decoding takes them one after another. `banned` are tokens that it never takes
+    (`corrigenda.forward.generation.Greedy`). At most `max_tokens` run at once, padding included.
     """
     result = [True] * len(items)
     start = SharedStart(lm, [prompt for prompt, _ in items])

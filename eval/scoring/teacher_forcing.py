@@ -20,18 +20,10 @@ def score_targets(
     jobs: Sequence[tuple[int, Continuation, int]],
     settings: EvalSettings,
 ) -> PromptCaches:
-    """Records the targets' log-probabilities, and the next-token distributions after some kinds of prompts.
+    """Records the targets' log-probabilities, and the next-token distributions after the kinds of prompts `compared`.
 
-    Args:
-        lm: a causal model.
-        prepared: the facts.
-        measurements: where a record for each prompt is added, by fact.
-        compared: the kinds of prompts whose next-token distributions are kept (`Measurement.distributions`).
-        jobs: what the model will go on after (`free_answers.continuations_of`); these prompts are run here, too.
-        settings: how much is run at once.
-
-    Returns:
-        the attention caches of the jobs' prompts.
+    A record for each prompt is added to the measurements. What the model will go on after
+    (`free_answers.continuations_of`) is run here, too, and the attention caches of these prompts are given back.
     """
     plan = [(number, *query) for number, one in enumerate(prepared) for query in one.scored]
     queries = [(prompt, prepared[number].tokens[prompt], targets) for number, _, prompt, targets in plan]

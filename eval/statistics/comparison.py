@@ -54,20 +54,11 @@ def compare(
     combine: Callable[..., NDArray[np.float64]] | None = None,
     seed: int = 0,
 ) -> Comparison | None:
-    """Compares two methods on the units that both have.
+    """Compares two methods on the units that both have; None where there is none.
 
     McNemar's exact test where every value is 0 or 1 and every subject occurs once; else a permutation test that swaps
-    whole subjects, for facts about one subject are not independent.
-
-    Args:
-        left: the values of the one method.
-        right: of the other.
-        subjects: by unit its subject; units without one are their own.
-        combine: from several columns' means to the figure compared (the score); without it the first value counts.
-        seed: for resampling.
-
-    Returns:
-        the comparison, or None where there is no common unit.
+    whole subjects, for facts about one subject are not independent. Units without a subject are their own. `combine` is
+    from several columns' means to the figure compared (the score); without it the first value counts.
     """
     common = [unit for unit in left if unit in right]
     if not common:

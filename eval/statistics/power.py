@@ -18,22 +18,11 @@ def variance_per_fact(
 ) -> float | None:
     """The variance of a figure of n facts, times n: what one fact adds to its uncertainty.
 
-    From the jackknife that leaves out one subject at a time (Tukey 1958; Efron and Stein 1981): with G subjects and
-    the figure t_g without subject g,
-
-        n (G - 1) / G sum_g (t_g - mean(t))^2
-
-    Where the figure is a mean of differences and every subject has one fact, this is the sample variance of the
-    differences (n - 1 in the denominator). It also serves figures that are combined from several means (the score), and
-    facts of one subject, which are not independent.
-
-    Args:
-        columns: sequences of per-fact values, all of the same length n.
-        groups: the subject of each fact.
-        combine: from the columns' means to the figure, element by element.
-
-    Returns:
-        the variance; None where there are fewer than two subjects.
+    From the jackknife that leaves out one subject (`groups`) at a time (Tukey 1958; Efron and Stein 1981): with G
+    subjects and the figure t_g without subject g, n (G - 1) / G sum_g (t_g - mean(t))^2. Where the figure is a mean of
+    differences and every subject has one fact, this is the sample variance of the differences (n - 1 in the
+    denominator). It also serves figures that `combine` makes of several columns' means (the score), and facts of one
+    subject, which are not independent. None where there are fewer than two subjects.
     """
     names = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     if len(names) < 2:

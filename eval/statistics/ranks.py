@@ -22,26 +22,13 @@ def rank_correlation(left: ArrayLike, right: ArrayLike) -> float:
 
 
 def partial_rank_correlation(left: ArrayLike, right: ArrayLike, given: ArrayLike) -> float:
-    """How the ranks of two quantities go together beyond what both have from a third.
+    """How the ranks of x and y go together beyond what both have from z, `given`: between -1 and 1.
 
-    With Spearman's r of each pair,
-
-        r_(xy.z) = (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2))
-
-    (Yule 1907, of ranks: for instance Kendall and Gibbons 1990, "Rank Correlation Methods", chapter 8): the
-    correlation of what is left of the ranks of x and y after the straight line on the ranks of z is taken away.
-
-    Args:
-        left: x.
-        right: y.
-        given: z.
-
-    Returns:
-        between -1 and 1; NaN where one of the three does not vary, or where z alone settles the ranks of x or y, so
-        that nothing is left of them.
-
-    Raises:
-        ValueError: the lengths differ.
+    With Spearman's r of each pair, r_(xy.z) = (r_xy - r_xz r_yz) / sqrt((1 - r_xz^2) (1 - r_yz^2)) (Yule 1907, of
+    ranks: for instance Kendall and Gibbons 1990, "Rank Correlation Methods", chapter 8): the correlation of what is
+    left of the ranks of x and y after the straight line on the ranks of z is taken away. NaN where one of the three
+    does not vary, or where z alone settles the ranks of x or y, so that nothing is left of them. Raises ValueError: the
+    lengths differ.
     """
     xy = rank_correlation(left, right)
     xz, yz = rank_correlation(left, given), rank_correlation(right, given)

@@ -21,20 +21,12 @@ def report_of(
     plan: Plan,
     last: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The report.
+    """The report on a list, of which `verified` are in force; `last` is the last one, `plan` in what the list differs.
 
-    Args:
-        facts: the whole list, in order.
-        verified: those in force.
-        made: for each of `verified` what the edit reports of it; its ``"alike"`` names facts of nearly the same key,
-            and is missing where keys were not compared.
-        plan: by what the list differs from the last one's.
-        last: the last report; None for the first.
-
-    Returns:
-        ``metrics`` as `Evaluation.metrics` has them; ``facts``, a row each; ``collisions``, pairs of facts, with
-        ``keys_compared``, whether facts of nearly the same key would be among them; ``since``, what changed since the
-        last report.
+    `made` is what the edit reports of each of `verified`; its ``"alike"`` names facts of nearly the same key, and is
+    missing where keys were not compared. ``metrics`` are as `Evaluation.metrics` has them; ``facts``, a row each;
+    ``collisions``, pairs of facts, with ``keys_compared``, whether facts of nearly the same key would be among them;
+    ``since``, what changed since the last report.
     """
     now = select_active(facts)
     by_id = {one.case.fact.id: one for one in verified}

@@ -32,13 +32,9 @@ MARKS: Mapping[Via, Mark] = {"completions": "strict", "chat": "lenient"}
 
 @dataclass(frozen=True)
 class ServedPrompt:
-    """What is asked once, whichever facts have it.
+    """What is asked once, whichever facts have it: a prompt, whose answer may be one that should stay what it was.
 
-    Attributes:
-        prompt: the prompt.
-        stays: whether the answer should stay what it was.
-        max_tokens: the longest answer, in tokens.
-        one_line: whether a completion ends at a line break.
+    The longest answer is in tokens; with `one_line` a completion ends at a line break.
     """
 
     prompt: str
@@ -65,13 +61,10 @@ Answers = Mapping[ServedPrompt, str]
 
 
 def questions_of(fact: Fact, via: Via, max_tokens: int, kept_tokens: int) -> Iterator[ServedPrompt]:
-    """The questions of a fact: its prompt and paraphrases, and where answers should stay.
+    """The questions of a fact: its prompt and paraphrases, and where answers should stay, asked `via` a chat or not.
 
-    Args:
-        fact: the fact.
-        via: how it is asked.
-        max_tokens: the longest answer, where the fact's object has room in it.
-        kept_tokens: for how many tokens a completion goes on where it should stay.
+    `max_tokens` is the longest answer, where the fact's object has room in it; a completion goes on for `kept_tokens`
+    where it should stay.
     """
     objects = [f"{fact.joint or ''}{answer}" for answer in fact.answers]
     room = max(max_tokens, *(len(each.encode()) + BESIDE for each in objects))  # no token is shorter than a byte
@@ -96,11 +89,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """A model behind a server.
-
-    Attributes:
-        server: the server.
-    """
+    """A model behind a server."""
 
     server: Server
 
@@ -110,24 +99,15 @@ class Served:
         return {"address": self.server.address, **self.server.sends}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`.
-
-        Raises:
-            ServerError: there is no answer; those that came before were kept.
-        """
+        """As `Asked`. Raises ServerError: there is no answer; those that came before were kept."""
         requests = {question: question.request(self.server.via) for question in questions}
         self.server.ask(requests, keep, doing, bar=True)
 
 
 class Loaded:
-    """A model in this process, asked as a server is.
+    """A model in this process, by the name that `load` takes, asked as a server is.
 
-    Args:
-        name: as `load` takes it.
-        via: how it is asked.
-
-    Raises:
-        SettingsError: it is to be asked in a chat, and has no chat template; or as `load` says.
+    Raises SettingsError: it is to be asked in a chat, and has no chat template; or as `load` says.
     """
 
     def __init__(self, name: str, via: Via) -> None:
@@ -142,11 +122,7 @@ class Loaded:
         return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "via": self._via}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`.
-
-        Raises:
-            ContextLengthError: a prompt is longer than it reads.
-        """
+        """As `Asked`. Raises ContextLengthError: a prompt is longer than it reads."""
         lm = self._lm
         prompts = [self._tokens(question.prompt) for question in questions]
         limits = [question.max_tokens for question in questions]
@@ -165,16 +141,7 @@ class Loaded:
 def verified(
     facts: Sequence[Fact], answers: Answers, before: Answers | None, via: Via, max_tokens: int, kept_tokens: int
 ) -> list[Verified]:
-    """What answers come to, fact by fact.
-
-    Args:
-        facts: those that shall hold.
-        answers: of all their questions.
-        before: what the other model said, as far as it was asked; None: there is no other.
-        via: how both were asked.
-        max_tokens: as of `questions_of`.
-        kept_tokens: likewise.
-    """
+    """What answers to the questions of the facts come to; `before` is what another model said, if any."""
     found = []
     for fact in facts:
         asked = list(dict.fromkeys(questions_of(fact, via, max_tokens, kept_tokens)))

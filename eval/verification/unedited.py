@@ -1,9 +1,7 @@
 """`Unedited`: what the unedited model does with the facts of a list, measured once and kept fact by fact.
 
-A list changes by a few facts at a time. So that a verification asks the unedited model only about those, each fact's
-measurement is kept by itself: by the weights, their precision and the kind of device, the fact with all its prompts,
-the settings, and the version of the code that measures. What is kept stands in the place of a new measurement; that
-would be the same up to the rounding of other batches.
+Each is kept by the weights, their precision and the kind of device, the fact with all its prompts, the settings, and
+the version of the code that measures. A new measurement would be the same up to the rounding of other batches.
 """
 
 import hashlib
@@ -21,12 +19,9 @@ from eval.settings import EvalSettings
 
 
 class Unedited:
-    """Measurements of the unedited model in a folder.
+    """Measurements of the unedited model in a folder, which several lists, models and settings may share.
 
-    Args:
-        lm: a causal model; edits that are applied are lifted while it is measured.
-        settings: what is measured.
-        folder: where measurements are kept; several lists, models and settings may share one.
+    Edits that are applied are lifted while it is measured.
     """
 
     def __init__(self, lm: LanguageModel, settings: EvalSettings, folder: Path) -> None:

@@ -28,15 +28,9 @@ Mark: TypeAlias = Literal["strict", "lenient"]
 
 @dataclass(frozen=True)
 class Changed:
-    """A prompt next to a fact at which the model does not go on any more as it did before the edit.
+    """A prompt, of the kind "neighbourhood" or "locality", at which the model does not go on any more as it did before.
 
     Where nothing is known of the unedited model: one at which it says the new object.
-
-    Attributes:
-        kind: "neighbourhood" or "locality".
-        prompt: the prompt.
-        before: how the unedited model goes on; None where that is not known.
-        now: how the edited model goes on.
     """
 
     kind: str
@@ -90,20 +84,11 @@ def verify(
     folder: RunFolder,
     unedited: Unedited | None = None,
 ) -> list[Verified]:
-    """What the edit makes of each fact.
+    """What the edit makes of each fact, in order; it is applied and taken back.
 
-    Args:
-        lm: a causal model, without edits.
-        edit: the edit; it is applied and taken back.
-        facts: those that shall hold.
-        settings: what is measured.
-        folder: where finished facts are written down, as ``cases.jsonl``; what is there already, of the same edit and
-            settings, is not done again.
-        unedited: what is known of the unedited model, with the same settings, which is not asked again; by default
-            what lies in `folder`.
-
-    Returns:
-        by fact, in order.
+    Finished facts are written down in the folder, as ``cases.jsonl``; what is there already, of the same edit and
+    settings, is not done again. `unedited` is what is known of the unedited model, with the same settings, which is not
+    asked again; by default what lies in the folder.
     """
     done = {record["id"]: record for record in folder.cases()}
     left = [fact for fact in facts if fact.id not in done]

@@ -50,11 +50,7 @@ class RayLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Runs the jobs and waits for all of them.
-
-        Raises:
-            ImportError: ray is not installed.
-        """
+        """Runs the jobs and waits for all of them. Raises ImportError: ray is not installed."""
         try:
             import ray
         except ImportError as error:

@@ -6,11 +6,10 @@ facts.jsonl                  the list that they were built from
 report.json report.html      the verification report
 .before/                     what the unedited model does with the facts, for the next verification
 
-A new build is written beside the earlier one, into ``.new``. Once it is whole, one rename to ``.ready`` makes it the
-build of the folder, and its parts take the places of the earlier ones: first of all the earlier report.json goes, and
-last of all the new one comes. So where there is a report.json, all parts beside it are of one build, also after a kill
-at any moment. While ``.ready`` is there, what is read here is read from it, and the next process moves the rest
-(`recover`).
+A new build is written into ``.new``; one rename to ``.ready`` makes it the build of the folder, and its parts take the
+places of the earlier ones: first of all the earlier report.json goes, last of all the new one comes. So where there is
+a report.json, all parts beside it are of one build, also after a kill at any moment. While ``.ready`` is there, what is
+read here is read from it, and the next process moves the rest (`recover`).
 """
 
 import json
@@ -39,11 +38,7 @@ NEW, READY, OLD, WHOLE, LOCK = ".new", ".ready", ".old", "whole.json", ".lock"
 
 
 class BuildFolder:
-    """The folder of a list.
-
-    Args:
-        path: of the folder; nothing is made by this.
-    """
+    """The folder of a list; nothing is made by naming it."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -90,15 +85,7 @@ class BuildFolder:
         return ready if ready.exists() else self.path / name
 
     def require_own(self, source: str | None) -> None:
-        """Refuses a folder in which a build would take the place of something else.
-
-        Args:
-            source: where the list comes from, if that is a file.
-
-        Raises:
-            FileExistsError: there is something that is called as a part of a build, and no knowledge base; or the list
-                itself is a part of the build.
-        """
+        """Refuses a folder where a build would replace what is no build's, or the list's own file (FileExistsError)."""
         there = [name for name in PARTS if (self.path / name).exists()]
         if there and not self.base.exists() and not (self.path / LOCK).exists():
             raise FileExistsError(
@@ -142,13 +129,9 @@ class BuildFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
 
     def replace(self, write: Callable[[Path], None]) -> None:
-        """Puts a new build in the place of the one there.
+        """Puts a new build, which `write` writes into a folder, in the place of the one there.
 
-        Args:
-            write: writes the parts of a build into a folder.
-
-        Raises:
-            OSError: it cannot be written (the disk is full); the build there is untouched.
+        Raises OSError: it cannot be written (the disk is full); the build there is untouched.
         """
         new = self.path / NEW
         try:
@@ -207,14 +190,7 @@ def _remove(path: Path) -> None:
 
 
 def wrong_weights(folder: Path, made_on: Mapping[str, str], name: str, fingerprint: str) -> str:
-    """What to say where a folder's list was made on other weights.
-
-    Args:
-        folder: the folder.
-        made_on: the fingerprints of the weights that it was made on, each with the model's name where it is known.
-        name: of the model that was asked for.
-        fingerprint: of its weights.
-    """
+    """What to say where a list was made on other weights, whose fingerprints, with models' names, are `made_on`."""
     [(other, said), *_] = made_on.items()
     return (
         f"job.folder={folder}: the list there was built for {said or 'a model'} with the weights {other[:12]}, and "

@@ -1,8 +1,7 @@
 """``job=build``: makes a model fit a list of facts, and verifies that it does.
 
-The file is the truth. What differs from the last build is said first; only what is new is solved; the edit is compiled
-from the whole list, so that it is the same whatever the list was before; every fact is asked about; and model, adapter,
-edit and report take the places of the earlier ones as a whole (`jobs.build.folder`).
+Only what is new is solved; the edit is compiled from the whole list, so that it is the same whatever the list was
+before; and model, adapter, edit and report take the places of the earlier ones as a whole (`jobs.build.folder`).
 """
 
 import dataclasses
@@ -158,11 +157,7 @@ def _say_plan(folder: BuildFolder, lm: LanguageModel, facts: Sequence[Fact], way
 
 
 def _require_same_weights(folder: BuildFolder, kb: KnowledgeBase, lm: LanguageModel) -> None:
-    """Refuses a list that was made on other weights.
-
-    Raises:
-        WrongModelError: it was.
-    """
+    """Refuses a list that was made on other weights (WrongModelError)."""
     last = folder.report or {}
     made_on = dict.fromkeys(sorted(kb.solved_on), "")
     if "fingerprint" in last:
@@ -175,15 +170,7 @@ def _require_same_weights(folder: BuildFolder, kb: KnowledgeBase, lm: LanguageMo
 class Build:
     """One build; the folder is held.
 
-    Attributes:
-        folder: where it goes.
-        lm: the model.
-        facts: the list.
-        way: how it is put to use.
-        settings: of the verification.
-        accept: the rules of acceptance.
-        source: where the list comes from, for the report.
-        before: where what the unedited model does is kept; None: in the build's folder, of this list alone.
+    What the unedited model does is kept in `before`; None: in the build's folder, of this list alone.
     """
 
     folder: BuildFolder
@@ -196,11 +183,7 @@ class Build:
     before: Path | None = None
 
     def run(self) -> list[dict[str, Any]]:
-        """Solves, compiles, verifies and writes.
-
-        Returns:
-            what became of the rules of acceptance.
-        """
+        """Solves, compiles, verifies and writes; gives what became of the rules of acceptance."""
         seconds: dict[str, float] = {}
         plan, last = _say_plan(self.folder, self.lm, self.facts, self.way), self.folder.report
         with KnowledgeBase.open(self.folder.base) as kb:

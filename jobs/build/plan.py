@@ -11,13 +11,7 @@ MOST = 20
 
 
 def in_words(plan: Plan, before: Sequence[Fact], to_solve: Sequence[Fact]) -> Iterator[str]:
-    """The lines of a plan: how many there are of each kind, and then those that are not kept.
-
-    Args:
-        plan: what is to be done.
-        before: the earlier list.
-        to_solve: the facts that have to be solved for.
-    """
+    """The lines of a plan: how many there are of each kind, and then those that are not kept."""
     counts = (("+", "new", plan.new), ("~", "changed", plan.changed), ("-", "removed", plan.removed))
     told = [f"{sign} {len(facts)} {name}" for sign, name, facts in (*counts, ("=", "kept", plan.kept))]
     ids = {fact.id for fact in plan.kept}

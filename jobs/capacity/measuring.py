@@ -36,17 +36,9 @@ def measure_capacity(
 ) -> Capacity:
     """Edits facts together, so many at once, and measures what of these the model then knows.
 
-    What was measured is on the disk as soon as it is there; the same call goes on with it. An edit that is refused
-    leaves the model as it was, and so counts as 0 bits.
-
-    Args:
-        lm: the model.
-        facts: at least as many as `batches` has places.
-        candidates: by relation its values (`eval.scoring.candidates`).
-        ways: by name what is measured.
-        counts: of facts in one edit, ascending.
-        at_least: so many facts are edited for each count, by several edits of the unedited model where it is smaller.
-        folder: where the figures go: a line for each fact before (``before.jsonl``), for each edit (``cases.jsonl``).
+    What was measured is on the disk as soon as it is there: a line for each fact before (``before.jsonl``) and for each
+    edit (``cases.jsonl``); the same call goes on with it. A refused edit leaves the model as it was, and counts as 0
+    bits. There have to be as many facts as `batches` has places.
     """
     plan = list(batches(counts, at_least))
     before = {str(line["id"]): float(line["bits"]) for line in folder.cases("before")}

@@ -97,14 +97,11 @@ class Capacity(SavedResult, file="capacity"):
     curves: Mapping[str, tuple[Point, ...]]
 
     def knee(self, way: str) -> tuple[float, float, float] | None:
-        """The facts in one edit at which the bits of a fact fall below half of those at the smallest count.
+        """The facts in one edit at which the bits of a fact fall below half of those at the smallest count, and bounds.
 
-        Between two counts by a straight line over log2 of the count. The 95 % interval is the percentiles of
-        bootstrap draws over subjects, of each count by itself.
-
-        Returns:
-            the figure and the bounds, infinite where they lie beyond the largest count; None where there is nothing to
-            halve: the interval of the bits at the smallest count reaches down to 0, or there is none.
+        Between two counts by a straight line over log2 of the count. The 95 % interval is the percentiles of bootstrap
+        draws over subjects, of each count by itself. Bounds beyond the largest count are infinite. None where there is
+        nothing to halve: the interval at the smallest count reaches down to 0, or there is none.
         """
         points = self.curves[way]
         low = points[0].bits_per_fact()[1]

@@ -122,11 +122,7 @@ def _enough_succeeded(config: DictConfig, folder: Path, summary: Mapping[str, An
 
 
 def _none_crashed(folder: Path, crashes: Sequence[Case], total: int) -> None:
-    """Checks that the program did not fail at any edit.
-
-    Raises:
-        RunFailedError: it did; the run is not finished then.
-    """
+    """Checks that the program did not fail at any edit. Raises RunFailedError: it did; the run is not finished then."""
     if crashes:
         first = crashes[0]
         raise RunFailedError(

@@ -29,18 +29,11 @@ STAYING = ("neighbourhood", "locality")
 
 
 def answers(fact: Fact, before: Measurement, after: Measurement | None) -> dict[str, list[dict[str, Any]]]:
-    """A row for each prompt of each kind.
+    """By kind a row ``{"prompt", "wanted", "before", "after"}`` for each prompt; "after" is None without an edit.
 
-    Args:
-        fact: whose prompts they are.
-        before: what the unedited model did.
-        after: what the edited one did; None where there is none.
-
-    Returns:
-        by kind ``{"prompt", "wanted", "before", "after"}``: what is wanted, as a text, and for either state
-        ``{"answer", "right", "figures", "log_probs"}``. ``right`` is whether the free answer begins with what is
-        wanted, or, where it should stay, whether it did (None without an edit); ``figures`` are those under teacher
-        forcing, by name, and ``log_probs`` the log-probabilities of targets' tokens that they are of, in nats.
+    For either state ``{"answer", "right", "figures", "log_probs"}``: ``right`` is whether the free answer begins with
+    what is wanted, or, where it should stay, whether it did (None without an edit); ``figures`` are those under teacher
+    forcing, and ``log_probs`` those of the targets' tokens that they are of, in nats.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for kind in KINDS:

@@ -36,13 +36,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What one part found in the model, without or with the edit.
-
-    Attributes:
-        results: as `locate` gave them; empty where there are none.
-        grids: what shows them.
-        absent: why there are none, in a line; empty where there are.
-    """
+    """What one part found without or with the edit: results of `locate` and their grids; or why they are `absent`."""
 
     results: tuple[Any, ...] = ()
     grids: tuple[Grid, ...] = ()
@@ -119,11 +113,7 @@ class Explanation:
         return page(self.to_dict())
 
     def write(self, path: str | Path) -> None:
-        """Writes the page, as HTML.
-
-        Raises:
-            ValueError: the path does not end in .html.
-        """
+        """Writes the page, as HTML. Raises ValueError: the path does not end in .html."""
         write_text(html_path(path), self.html())
 
     def save(self, path: str | Path) -> None:
@@ -132,11 +122,7 @@ class Explanation:
 
 
 def html_path(path: str | Path) -> Path:
-    """The path of a page.
-
-    Raises:
-        ValueError: it does not end in .html.
-    """
+    """The path of a page. Raises ValueError: it does not end in .html."""
     path = expanded(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{path}: a fact's page is written as HTML; name a file that ends in .html")

@@ -1,8 +1,4 @@
-"""`Grid`: a table of cells as the page shows it, whatever it is of; each cell has the same fields, some of them empty.
-
-The page knows nothing of traces and lenses: it draws grids. What is hovered shows a cell's short fields, what is
-clicked all of them, and one field at a time colours the cells.
-"""
+"""`Grid`: a table of cells as the page shows it, whatever it is of; each cell has the same fields, some empty."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,14 +17,7 @@ Cells = list[list[Any]]
 
 @dataclass(frozen=True)
 class Field:
-    """What each cell has under one name.
-
-    Attributes:
-        name: of the field.
-        kind: how it is written.
-        values: by cell.
-        colours: whether it can colour the cells: from none to the largest, or from below zero to above it.
-    """
+    """What each cell has under one name, and whether it can colour them: from none to the largest, or around zero."""
 
     name: str
     kind: Kind
@@ -74,11 +63,7 @@ class Grid:
                 )
 
     def values(self, name: str) -> Cells:
-        """The cells of the field of a name.
-
-        Raises:
-            KeyError: there is no such field.
-        """
+        """The cells of the field of a name. Raises KeyError: there is no such field."""
         for field in self.fields:
             if field.name == name:
                 return field.values

@@ -34,11 +34,7 @@ class Job(StoreJob):
     """Explains the first fact of the data by the editor that ``editor=`` names, and writes its page."""
 
     def run(self, config: DictConfig) -> None:
-        """Writes the page.
-
-        Raises:
-            ValueError: the file is no HTML file; or as `explain` says.
-        """
+        """Writes the page. Raises ValueError: the file is no HTML file; or as `explain` says."""
         asked, settings = check(PageSettings, config.job), check(ExplainSettings, config.job)
         path = html_path(asked.file)
         editor, facts = instantiate_editor(config.editor), list(read_data(config.data))

@@ -12,14 +12,9 @@ from jobs.explain.settings import ExplainSettings
 
 @dataclass(frozen=True)
 class PageContext:
-    """A fact that a model is asked about, as it is without or with the edit.
+    """A fact that a model is asked about, as it is without or with the edit (`edited`).
 
-    Attributes:
-        lm: the model, with the edit applied or without.
-        fact: the fact.
-        settings: how far the parts go.
-        edited: whether the edit is applied.
-        before: with it, what the same part found without; empty where it could find nothing.
+    With it, `before` is what the same part found without; empty where it could find nothing.
     """
 
     lm: LanguageModel
@@ -46,14 +41,7 @@ class PageContext:
 
 @dataclass(frozen=True)
 class PagePart:
-    """A part of the page.
-
-    Attributes:
-        title: its heading.
-        about: what is seen, in a sentence or two.
-        find: results of `locate`.
-        grids: what shows them.
-    """
+    """A part of the page: its heading, what is seen, what finds results of `locate`, and what shows them."""
 
     title: str
     about: str

@@ -46,13 +46,9 @@ _FIGURE = {
 
 
 def judge(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each rule ``{"rule", "wanted", "found", "passed", "said"}``.
+    """For each rule ``{"rule", "wanted", "found", "passed", "said"}`` by a report of `report_of`.
 
     A figure that was not measured (``found`` is None) passes no rule.
-
-    Args:
-        accept: the rules.
-        report: as `eval.verification.report.report_of` gives it.
     """
     rules = []
     for name, wanted in dataclasses.asdict(accept).items():
@@ -75,11 +71,7 @@ def judge(accept: AcceptSettings, report: Mapping[str, Any]) -> list[dict[str, A
 
 
 def say_verdict(report: Mapping[str, Any]) -> None:
-    """Says how many facts hold, what changed since the last report, and what became of the rules.
-
-    Args:
-        report: as `eval.verification.report.report_of` gives it, with ``rules`` as `judge` does.
-    """
+    """Says how many facts hold, what changed since the last report, and what became of its ``rules`` (`judge`)."""
     say(f"{report['n_holding']} of {report['n_in_force']} facts hold")
     since = report["since"]
     for name, ids in (("hold now, and did not", since["gained"]), ("do not hold any more", since["lost"])):

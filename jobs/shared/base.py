@@ -109,11 +109,7 @@ def interruptible(folder: RunFolder) -> Iterator[None]:
 
 
 def require_settings(config: DictConfig) -> None:
-    """Checks that every setting has a value.
-
-    Raises:
-        ValueError: one has none.
-    """
+    """Checks that every setting has a value, or raises ValueError."""
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         group, key = missing[0].split(".")[0], missing[0].removesuffix("._target_").split(".")[-1]
@@ -135,11 +131,7 @@ def _meaning(group: str, chosen: str, key: str) -> str:
 
 
 def load_model(config: DictConfig) -> LanguageModel:
-    """The model of a run.
-
-    Raises:
-        ValueError: none is named; or as `load` says.
-    """
+    """The model of a run. Raises ValueError: none is named; or as `load` says."""
     model = config.model
     if model.name is None:
         raise ValueError(f"model={choices()['model']} names no model: give model.name=, a hub id, a folder or a .gguf")
@@ -171,11 +163,7 @@ def choices() -> dict[str, str]:
 
 
 def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
-    """Writes down the configuration of a new run.
-
-    Raises:
-        FileExistsError: the folder holds another run.
-    """
+    """Writes down the configuration of a new run. Raises FileExistsError: the folder holds another run."""
     if folder.config is not None:  # another process was given the same folder, and began first
         raise FileExistsError(f"{folder.path} holds another run by now; begin this one in another folder")
     folder.begin(OmegaConf.to_yaml({**config, "choices": choices()}))

@@ -17,6 +17,7 @@ from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
 from corrigenda.settings.checked import Count, checked
 from jobs.shared.base import choices
+from jobs.shared.settings import check
 from jobs.shared.words import setting
 
 logger = logging.getLogger(__name__)
@@ -88,11 +89,7 @@ def fixed_locality(config: DictConfig) -> list[Fact]:
     Raises:
         ValueError: all of the facts that there are, are forbidden.
     """
-    asked = config.job.locality
-    for name, least in (("limit", 0), ("offset", 0)):
-        value = asked[name]
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"job.locality.{name}={value}: must be a whole number, {least} or more")
+    asked = check(LocalitySettings, config.job.locality)
     if not asked.limit:
         return []
     data: dict[str, Any] = dict(config.data)

@@ -74,12 +74,7 @@ EXPECTED = (CorrigendaError, ValueError, OSError, MemoryError, HydraException, O
 
 
 def describe_error(error: BaseException, arguments: Sequence[str]) -> tuple[str, int] | None:
-    """What to say of an error, in one line, and the exit status; None for one that is a mistake in the program.
-
-    Args:
-        error: what ended the program.
-        arguments: those of the command line.
-    """
+    """What to say of an error, in one line, and the exit status; None for one that is a mistake in the program."""
     if isinstance(error, KeyboardInterrupt):
         return _line(f"interrupted; {error}" if str(error) else "interrupted"), 128 + _signal(error)
     if isinstance(error, OverrideParseException):

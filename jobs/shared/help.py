@@ -16,28 +16,16 @@ CONF = Path(__file__).parents[2] / "conf"
 
 @dataclass(frozen=True)
 class Help:
-    """What is said of a choice.
-
-    Attributes:
-        head: lines above the table: what it is for, where it is from.
-        settings: with their full dotted names.
-    """
+    """What is said of a choice: lines above the table, and the settings with their full dotted names."""
 
     head: tuple[str, ...]
     settings: tuple[Setting, ...]
 
 
 def help_on(arguments: Sequence[str]) -> bool:
-    """Prints what is asked on an editor, a job, or what is measured.
+    """Prints what is asked on an editor, a job, or what is measured; gives whether this was asked.
 
-    Args:
-        arguments: of the command line, without the program's name.
-
-    Returns:
-        whether this was asked.
-
-    Raises:
-        ValueError: there is none of that name.
+    Raises ValueError: there is none of that name.
     """
     if len(arguments) != 2 or arguments[0] != "help":
         return False

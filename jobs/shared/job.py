@@ -52,15 +52,7 @@ class StoreJob(ABC):
 
 
 def require_job(setting: str, name: str) -> None:
-    """Checks that a job of this project has a name.
-
-    Args:
-        setting: what gave the name, for the message.
-        name: the name.
-
-    Raises:
-        ValueError: there is no such job; says which names are nearest.
-    """
+    """Checks that a job has the name that a setting gives, or raises ValueError with the nearest names."""
     if name not in classes():
         raise ValueError(
             f"{setting}={name}: there is no such job; {alternatives(name, classes(), 'jobs')}; one from outside says "
@@ -69,14 +61,9 @@ def require_job(setting: str, name: str) -> None:
 
 
 def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
-    """The job that a configuration names.
+    """The job that ``config.job`` names: ``_target_``, a class from anywhere, else ``name`` (`jobs.shared.registry`).
 
-    Args:
-        settings: the group ``job``. ``_target_``, a dotted path, names a class from anywhere; else ``name`` names a
-            job of this project (`jobs.shared.registry`).
-
-    Raises:
-        ValueError: there is no such job, or what is named is none.
+    Raises ValueError: there is no such job, or what is named is none.
     """
     name, target = settings["name"], settings.get("_target_")
     if target is None:
@@ -101,15 +88,8 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
 def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> str:
     """Where a run goes (``${run_folder:...}`` in the configuration); what leaves no run gets no new folder.
 
-    Args:
-        resume: the folder of a run to go on with.
-        store: where runs are kept.
-        settings: the group ``job``.
-
-    Raises:
-        FileNotFoundError: there is no run to go on with.
-        ValueError: what is there is damaged.
-        OSError: as `new_folder` says.
+    Raises FileNotFoundError: there is no run to go on with; ValueError: what is there is damaged; OSError: as
+    `new_folder` says.
     """
     if isinstance(find_job(settings), StoreJob):
         return _for_logs(Path(store))
@@ -137,15 +117,9 @@ def _interpolated(path: str, value: Any) -> str:
 
 
 def stored_config(folder: Path, asked: str) -> DictConfig:
-    """The configuration that the run in a folder was begun with.
+    """The configuration that the run in a folder was begun with; `asked` is what asked for it, for the message.
 
-    Args:
-        folder: the run's.
-        asked: what asked for it, for the message.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: it is damaged, or that of something else.
+    Raises FileNotFoundError: there is none; ValueError: it is damaged, or that of something else.
     """
     from omegaconf import OmegaConf
 

@@ -61,8 +61,7 @@ def importable_last(folder: Path) -> Iterator[None]:
 def add_choices(names_alone: bool = False) -> None:
     """Makes editors, jobs, and what installed packages add, choices of Hydra; a file in ``conf/`` comes first.
 
-    Args:
-        names_alone: the choices shall be listed and not used, so that none need be imported.
+    With `names_alone` choices can be listed and not used, and nothing need be imported.
     """
     groups: tuple[tuple[str, str, Callable[[str, str], dict[str, Any]]], ...] = (
         (ENTRY_POINTS, "editor", _editor),

@@ -1,12 +1,10 @@
 """The names that ``job=`` takes, and how a job makes itself known.
 
-A job is one file with one declaration, above its class:
-
     @register("ask", AskSettings, aim="Ask the model, without and with an edit")
     class Job(StoreJob): ...
 
-The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow from it. This file is light: names are
-listed without importing a job, and a job is imported when it is asked for.
+The choices of ``job=``, their defaults and ``corrigenda help job=ask`` follow from this. This file is light: names are
+listed without importing a job.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,10 +82,6 @@ def classes() -> Mapping[str, str]:
 
 
 def declaration(name: str) -> JobDeclaration:
-    """What a job of this project says of itself.
-
-    Raises:
-        KeyError: there is no such job.
-    """
+    """What a job of this project says of itself. Raises KeyError: there is no such job."""
     declared: JobDeclaration = class_at(classes()[name]).declaration  # type: ignore[attr-defined]
     return declared

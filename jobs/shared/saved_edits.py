@@ -46,11 +46,7 @@ def named_model(config: DictConfig, edits: list[Edit]) -> str | None:
 
 
 def model_of(config: DictConfig, edits: list[Edit]) -> LanguageModel:
-    """The model of `named_model`.
-
-    Raises:
-        ValueError: as `load_model` says.
-    """
+    """The model of `named_model`. Raises ValueError: as `load_model` says."""
     config = config.copy()
     config.model.name = named_model(config, edits)
     return load_model(config)

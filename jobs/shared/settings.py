@@ -89,14 +89,9 @@ Picture = Literal[".png", ".pdf", ".svg"]
 
 
 def check(cls: type[S], config: Mapping[str, Any]) -> S:
-    """Reads a class of settings from the group of the configuration that has its keys.
+    """Reads a class of settings from the group of the configuration that has its keys; other keys are passed over.
 
-    Args:
-        cls: the class.
-        config: the group; what else it holds is passed over.
-
-    Raises:
-        SettingsError: a value is not what it has to be.
+    Raises SettingsError: a value is not what it has to be.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else dict(config)
     names = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]

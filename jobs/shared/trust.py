@@ -30,13 +30,7 @@ _ACTING = {
 def require_trusted(stored: DictConfig, command: DictConfig, asked: str) -> None:
     """Checks that a stored configuration runs nobody's code but this project's and what the command names.
 
-    Args:
-        stored: the configuration.
-        command: that of the command.
-        asked: what asked for it, for the message.
-
-    Raises:
-        ValueError: it would; or it names a class that this version does not have.
+    Raises ValueError: it would; or it names a class that this version does not have.
     """
     there, given = (dict(_leaves("", OmegaConf.to_container(each))) for each in (stored, command))
     known = _acting(given)

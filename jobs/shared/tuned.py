@@ -11,8 +11,7 @@ the settings that this model gets of it, and the facts on which they were chosen
         settings: {layers: [3, 4, 5], ratio: 2.5}
         facts: /path/to/facts.jsonl
 
-What the command line says of the editor goes before it. The settings become the editor's own before a run begins, so
-that its configuration and its id are those of the same settings given by hand.
+The command line goes before it. The settings become the editor's own before a run begins, and are in its id.
 """
 
 import logging
@@ -36,13 +35,8 @@ KEY = "tuned"
 def take_tuned(config: DictConfig, choice: str, given: list[str]) -> None:
     """Gives the editor of a new run the settings that its model has for it, and notes on which facts they were tuned.
 
-    Args:
-        config: of the run; ``model.tuned`` is taken out of it.
-        choice: what ``editor=`` chose.
-        given: the names of settings that the command line gives.
-
-    Raises:
-        SettingsError: the model's file says something else than settings.
+    ``model.tuned`` is taken out of the configuration; settings that the command line gives stay. Raises SettingsError:
+    the model's file says something else than settings.
     """
     if KEY not in config.model:
         return
@@ -90,23 +84,10 @@ def write_tuned(
     facts: Path,
     told: str,
 ) -> Path:
-    """Writes a tuned model into a folder of configurations; what the file has for other editors stays.
+    """Writes a tuned model into a folder for ``--config-dir``, and gives the file; what it has for other editors stays.
 
-    Args:
-        folder: of configurations, for ``--config-dir``.
-        name: what ``model=`` will take.
-        model: the group ``model`` of the run.
-        editor: the group ``editor`` of the run.
-        choice: what ``editor=`` chose.
-        settings: the editor's settings, by dotted name.
-        facts: a file of the facts that were tuned on.
-        told: how they were found, for a comment.
-
-    Returns:
-        the file.
-
-    Raises:
-        FileExistsError: there is a file of this name that is of another model.
+    Of the run are the groups ``model`` and ``editor``; `told` says how the settings were found, for a comment. Raises
+    FileExistsError: there is a file of this name that is of another model.
     """
     path = folder / "model" / f"{name}.yaml"
     place = expanded(str(model.name))

@@ -62,11 +62,7 @@ def version() -> str:
 
 
 def long_form(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command line as Hydra reads them.
-
-    Args:
-        arguments: without the program's name; any that do not begin with a job's name are given back as they are.
-    """
+    """The arguments of a command line as Hydra reads them; those that begin with no job's name stay as they are."""
     if not arguments or re.fullmatch(r"[A-Za-z_]\w*", arguments[0]) is None:
         return list(map(_at_home, arguments))
     if arguments[0] == "help":

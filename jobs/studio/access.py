@@ -39,11 +39,7 @@ def password_for(host: str) -> str | None:
 
 
 def require_free(host: str, port: int) -> None:
-    """Checks that a port can be listened on.
-
-    Raises:
-        SettingsError: it cannot.
-    """
+    """Checks that a port can be listened on, or raises SettingsError."""
     try:
         with socket.create_server((host, port)):
             pass
@@ -63,11 +59,7 @@ def wait_until_up(host: str, port: int) -> None:
 
 
 def require_inside(name: str, path: Path) -> Path:
-    """A path below the folder where the program was started.
-
-    Raises:
-        SettingsError: it lies elsewhere.
-    """
+    """A path below the folder where the program was started. Raises SettingsError: it lies elsewhere."""
     if not path.resolve().is_relative_to(Path.cwd().resolve()):
         raise SettingsError(f"job.{name}={path}: it lies outside {Path.cwd()}; start the studio in a folder above it")
     return path

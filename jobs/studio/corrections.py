@@ -15,18 +15,10 @@ from corrigenda.system.progress import counted
 def fact_of(
     sentence: str, subject: str, target_new: str, target_true: str = "", paraphrases: str = "", neighbourhood: str = ""
 ) -> Fact:
-    """A fact as a person writes it down.
+    """A fact as a person writes it down: a sentence up to where the answer begins, with the subject, or ``{}``, in it.
 
-    Args:
-        sentence: up to where the answer begins, with the subject in it; or with a ``{}`` in its place.
-        subject: as it stands in the sentence.
-        target_new: the new object.
-        target_true: the object that the model gives now; may be empty.
-        paraphrases: one a line.
-        neighbourhood: one a line.
-
-    Raises:
-        ValueError: a part is missing, or the sentence does not hold the subject; or as `Fact` says.
+    Paraphrases and neighbourhood prompts are one a line. Raises ValueError: a part is missing, or the sentence does not
+    hold the subject; or as `Fact` says.
     """
     sentence, subject, target_new = sentence.strip(), subject.strip(), target_new.strip()
     for what, text in (("the sentence", sentence), ("whom it is about", subject), ("the new answer", target_new)):
@@ -40,14 +32,10 @@ def fact_of(
 
 
 class Corrections:
-    """A list of facts in a file. What another program writes there is seen, and never written over unseen.
+    """A list of facts in a .jsonl file, which need not be there yet.
 
-    Args:
-        path: a .jsonl file, which need not be there yet.
-
-    Raises:
-        SettingsError: it is another kind of file.
-        ValueError: it is no list; the message names the line.
+    What another program writes there is seen, and never written over unseen. Raises SettingsError: it is another kind
+    of file; ValueError: it is no list; the message names the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,11 +82,7 @@ class Corrections:
         self._change(change)
 
     def remove(self, place: str) -> None:
-        """Takes the fact with an id out; `put_back` undoes it.
-
-        Raises:
-            LookupError: there is no fact of that id.
-        """
+        """Takes the fact with an id out; `put_back` undoes it. Raises LookupError: there is no fact of that id."""
 
         def change(facts: list[Fact]) -> list[Fact]:
             there = _place(facts, place)

@@ -112,11 +112,7 @@ class Session:
 
     @contextmanager
     def at_work(self, what: str) -> Iterator[None]:
-        """Holds the model for one piece of work.
-
-        Raises:
-            BusyError: another one is under way.
-        """
+        """Holds the model for one piece of work. Raises BusyError: another one is under way."""
         if not self._alone.acquire(blocking=False):
             raise BusyError(f"{self.doing.what if self.doing else 'something else'} is under way; press again later")
         log, notes = logging.getLogger(), _Notes()

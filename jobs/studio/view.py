@@ -54,12 +54,7 @@ img { width: 100%; max-width: 800px; }
 
 
 class View:
-    """One tab.
-
-    Args:
-        session: what all tabs see.
-        aims: what each editor is for, by name.
-    """
+    """One tab; `aims` says by name what each editor is for."""
 
     def __init__(self, session: Session, aims: dict[str, str]) -> None:
         self.session = session

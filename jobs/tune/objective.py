@@ -45,11 +45,7 @@ class Objective:
                 raise SettingsError(f"job.metrics: {key} is no share of which high values are better")
 
     def value(self, figures: Mapping[str, float]) -> float | None:
-        """The value of a trial; None where one of its figures is missing.
-
-        Args:
-            figures: by metric the mean after the edits.
-        """
+        """The value of a trial by its metrics' means after the edits; None where one of them is missing."""
         drift = figures.get(DRIFT, 0.0 if self.most_drift is None else None)
         if drift is None or not {*self.metrics, *self.floors} <= figures.keys():
             return None
@@ -83,19 +79,9 @@ def objective_for(
 
     That is the first of the metrics by which its tables are ranked that was measured, together with strict free
     generation and preservation, where they were measured. Free generation, because to do nothing keeps everything: of
-    the unedited model S is 0.35 in CounterFact, and preservation 1.
-
-    Args:
-        schema: of the data, as ``data.schema`` names it.
-        metrics: what the command line names; empty for what the data set declares.
-        most_drift: see `Objective`.
-        most_lost: how much less of a share than in the first trial there may be, of what is tuned for but preservation,
-            and of what holds in free generation; None for no bound.
-        figures: those that the first trial has, each with its value "after" the edits.
-
-    Raises:
-        SettingsError: what is named, or the drift that is bounded, was not measured.
-        ValueError: there is no such metric.
+    the unedited model S is 0.35 in CounterFact, and preservation 1. Shares but preservation may be `most_lost` less
+    than among `figures`, those of the first trial. Raises SettingsError: what is named, or the drift that is bounded,
+    was not measured; ValueError: there is no such metric.
     """
     declared = SCHEMAS[schema].ranked_by if schema in SCHEMAS else ()
     if not metrics:

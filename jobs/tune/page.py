@@ -22,12 +22,7 @@ SHOWN = (
 
 
 def write_page(folder: Path, found: Mapping[str, Any]) -> None:
-    """Writes ``tuning.md``, ``tuning.png`` and ``tuning.json``.
-
-    Args:
-        folder: where they go.
-        found: the run's summary.
-    """
+    """Writes ``tuning.md``, ``tuning.png`` and ``tuning.json`` of a run's summary."""
     write_json(folder / f"{NAME}.json", found)
     draw(folder / f"{NAME}.png", found)
     write_text(folder / f"{NAME}.md", "\n".join(lines_of(found)) + "\n")

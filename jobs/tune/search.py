@@ -43,16 +43,10 @@ LAYER, NUMBER = "layer", "number"
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that is tuned.
+    """One thing that is tuned, by its name: `LAYER`, `NUMBER`, or the setting's dotted name.
 
-    Attributes:
-        name: `LAYER`, `NUMBER`, or the setting's dotted name.
-        low: the least value.
-        high: the largest value.
-        start: the value that the editor has.
-        log: whether factors matter, and not differences.
-        whole: whether values are whole numbers.
-        after_targets: whether solved targets do not depend on it.
+    It begins at `start`, the value that the editor has. With `log` factors matter, and not differences; `whole` values
+    are whole numbers; `after_targets` says that solved targets do not depend on it.
     """
 
     name: str
@@ -66,12 +60,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What to try next.
-
-    Attributes:
-        params: by axis its value.
-        why: where they come from, for the page.
-    """
+    """What to try next: by axis its value, and where they come from, for the page."""
 
     params: Mapping[str, float]
     why: str
@@ -80,17 +69,10 @@ class Proposal:
 def axes_of(
     space: Space, editor: Any, lm: LanguageModel, traced: Sequence[int], fixed: Sequence[str] = ()
 ) -> tuple[Axis, ...]:
-    """What is tuned of an editor in a model.
+    """What is tuned of an editor in a model, but for the settings `fixed`.
 
-    Layers are looked for around the default and around those that tracing found: a tenth of the depth to either side,
-    and a sixth where nothing was traced. A range always holds the value that the editor has.
-
-    Args:
-        space: what is declared for the editor.
-        editor: with its settings so far.
-        lm: the model.
-        traced: the layers that tracing found, the best one first; none where nothing was traced.
-        fixed: the names of settings that are not tuned.
+    Layers are looked for around the default and around those that tracing found (the best one first): a tenth of the
+    depth to either side, and a sixth where nothing was traced. A range always holds the value that the editor has.
     """
     axes: list[Axis] = []
     if space.layers != "none" and not {"layer", "layers"} & set(fixed):
@@ -139,13 +121,7 @@ def _value(editor: Any, setting: str) -> float | None:
 
 
 def settings_of(space: Space, params: Mapping[str, float], started: Mapping[str, float]) -> dict[str, Any]:
-    """The editor's settings that stand for the values of axes, by dotted name; of trial 0 none: it is as it is.
-
-    Args:
-        space: what is declared for the editor.
-        params: by axis its value.
-        started: those of trial 0.
-    """
+    """The editor's settings that stand for values of axes, by dotted name; of trial 0 (`started`) none."""
     found = {name: value for name, value in params.items() if name not in (LAYER, NUMBER) and value != started[name]}
     if all(params.get(name) == started.get(name) for name in (LAYER, NUMBER)):
         return found
@@ -163,16 +139,9 @@ def start_of(axes: Sequence[Axis]) -> dict[str, float]:
 def propose(
     axes: Sequence[Axis], trials: Sequence[Mapping[str, Any]], traced: Sequence[int], seed: int
 ) -> Proposal | None:
-    """What to try after some trials; None where all that there is was tried.
+    """What to try after the trials so far, by their "params" and "value"; None where all that there is was tried.
 
-    Args:
-        axes: what is tuned.
-        trials: the records of all trials before, each with "params", and "value" or null.
-        traced: the layers that tracing found, the best one first.
-        seed: of the run.
-
-    Raises:
-        SettingsError: Optuna is not installed.
+    Raises SettingsError: Optuna is not installed.
     """
     if not trials:
         return Proposal(start_of(axes), "the settings that it has")
@@ -244,11 +213,7 @@ def _suggested(trial: optuna.Trial, axes: Sequence[Axis]) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """Optuna, without what it tells of its own doings.
-
-    Raises:
-        SettingsError: it is not installed.
-    """
+    """Optuna, without what it tells of its own doings. Raises SettingsError: it is not installed."""
     require_optuna()
     import optuna
 
@@ -263,11 +228,7 @@ def _quiet() -> Iterator[Any]:
 
 
 def require_optuna() -> None:
-    """Checks that Optuna is there.
-
-    Raises:
-        SettingsError: it is not.
-    """
+    """Checks that Optuna is there, or raises SettingsError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # its own, of what it uses of SQLAlchemy

@@ -47,15 +47,7 @@ PROTOCOLS = {"single": run_single, "batch": run_batch}
 
 @dataclass
 class Tuning:
-    """The run itself.
-
-    Attributes:
-        config: the run's configuration.
-        asked: its group ``job``.
-        folder: the run's, held by this process.
-        lm: the model, unedited.
-        facts: what is tuned on.
-    """
+    """The run itself; its folder is held by this process, and the model is unedited."""
 
     config: DictConfig
     asked: TuneSettings
@@ -64,13 +56,9 @@ class Tuning:
     facts: FactSet
 
     def run(self) -> float | None:
-        """Tries settings until the budget is spent; writes what is the best, and what was tried.
+        """Tries settings until the budget is spent; writes what is the best, and what was tried; gives the best value.
 
-        Returns:
-            the best trial's value.
-
-        Raises:
-            ValueError: no trial has figures.
+        Raises ValueError: no trial has figures.
         """
         write_facts(self.folder.path / FACTS, self.facts)
         say(f"tuning on {counted(len(self.facts), 'fact')}: {', '.join(fact.id for fact in self.facts)}")

@@ -1,8 +1,6 @@
 """``job=verify``: asks a running server whether a list of corrections holds, and gives the verdict of a build.
 
-Nothing of the model is here but its address. Answers are written down as they come, so that a verification that was
-cut short asks only what is missing; when it is done they are in the report, and the next one asks anew: another model
-may run at the address by then.
+Answers are written down as they come; a verification that is done asks anew the next time: another model may run there.
 """
 
 import hashlib
@@ -82,11 +80,7 @@ class Job(StoreJob):
 
 
 def _require_measured(accept: AcceptSettings, asked: VerifySettings) -> None:
-    """Refuses rules that nothing would be measured for.
-
-    Raises:
-        SettingsError: there is one.
-    """
+    """Refuses rules that nothing would be measured for (SettingsError)."""
     for name in ("perplexity_drift", "collisions"):
         if getattr(accept, name) is not None:
             raise SettingsError(f"job.accept.{name}: a server does not tell this; leave it out")

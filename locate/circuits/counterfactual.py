@@ -40,23 +40,12 @@ class Contrast:
 
 
 def find_contrasts(lm: LanguageModel, fact: Fact, question: Question, others: Iterable[Fact] | Fact) -> list[Contrast]:
-    """The counterfactuals of a fact among others, then the facts that ship; those that the model knows come first.
+    """At most `MOST` counterfactuals of a fact among others, then those that ship; those that the model knows first.
 
-    A counterfactual is of the same relation (`Request.same_relation`). Its subject has as many
-    tokens, at the same place, and its object begins otherwise. Of those that are known alike, the ones about the fact's
-    new object come last: with an edit to it they tell nothing apart.
-
-    Args:
-        lm: a causal model.
-        fact: the fact.
-        question: what is asked.
-        others: where to look first; or the counterfactual, whatever its relation.
-
-    Returns:
-        at most `MOST`; none where there is no such fact.
-
-    Raises:
-        ValueError: the counterfactual that is given does not fit.
+    A counterfactual is of the same relation (`Request.same_relation`). Its subject has as many tokens, at the same
+    place, and its object begins otherwise. Of those that are known alike, the ones about the fact's new object come
+    last: with an edit to it they tell nothing apart. `others` may be the counterfactual itself, whatever its relation.
+    Raises ValueError: that one does not fit.
     """
     found: dict[str, Contrast] = {}
     if isinstance(others, Fact):

@@ -34,14 +34,9 @@ Bounded = tuple[float, float | None, float | None]
 
 @torch.no_grad()
 def metric_by_size(task: Ablation, orders: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """M of circuits of the sizes `SHARES`, in real forwards.
+    """M of circuits of the sizes `SHARES`, (order, share), in real forwards, and of no edge and of all edges, (2,).
 
-    Args:
-        task: the prompt.
-        orders: rankings of all edges, (edge,) each, the first kept first.
-
-    Returns:
-        m of the circuits, (order, share), and of no edge and of all edges, (2,).
+    Orders are rankings of all edges, (edge,) each, the first kept first.
     """
     n = task.graph.n_edges
     sizes = torch.tensor([size for share in SHARES if (size := round(share * n)) < n])
@@ -79,12 +74,7 @@ def carried_shares(task: Ablation) -> Tensor:
 
 
 def areas(shares: Sequence[float], faithfulness: Sequence[Any]) -> tuple[Any, Any]:
-    """CPR and CMD.
-
-    Args:
-        shares: of edges.
-        faithfulness: f at each: numbers, or arrays of one shape.
-    """
+    """CPR and CMD of f at each share of edges: numbers, or arrays of one shape."""
     x, y = [0.0, *shares], [0 * faithfulness[0], *faithfulness]
 
     def area(values: Sequence[Any]) -> Any:

@@ -2,10 +2,9 @@
 
 A layer is run as it is, in three calls: on the readers' inputs up to the attention's output matrix, where each head's
 result is taken; on nothing, with these results, for what attention adds; and on the FFN's input with attention taken
-away, for what the FFN adds. In the first a head is a row, whose keys and values come from two other rows: they go
-through a cache that exchanges them. So all of attention, norms before or after a part, factors, biases and gates are
-the model's own. A head's part of what attention adds goes through a norm behind it with the scale that the whole had:
-with it a norm is linear. What belongs to no source (a bias behind the heads) is a constant of the stream.
+away, for what the FFN adds. In the first a head is a row, which gets its keys and values from two other rows through a
+cache that exchanges them. So attention, norms, factors, biases and gates are the model's own. A head's part goes
+through a norm behind attention with the scale that the whole had. What belongs to no source is a constant.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +32,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 class _Exchange(DynamicCache):
     """A cache that keeps nothing, in which rows get the keys and values of others.
 
-    Attributes:
-        sources: for the next attention, whose keys and whose values each row gets, (2, row).
+    `sources` says for the next attention whose keys and whose values each row gets, (2, row).
     """
 
     sources: Tensor | None = None
@@ -121,17 +119,11 @@ class SplitForward:
         constants: Tensor | float = 0.0,
         keep: bool = False,
     ) -> tuple[Tensor, Stream]:
-        """Runs the prompt, in as many rows as `known` has.
+        """Runs the prompt, in a row for each of `known`: logits after the last token, (n, vocabulary), and the stream.
 
-        Args:
-            inputs: what readers read.
-            known: what the first sources write, (n, source, position, d_model): the layers below are not run. None for
-                one row, in which the tokens' embeddings are known.
-            constants: what belongs to no source in what is known, (n or 1, position, d_model).
-            keep: whether the sources' outputs are kept.
-
-        Returns:
-            the logits after the last token, (n, vocabulary), and the stream.
+        `inputs` say what readers read. `known` is what the first sources write, (n, source, position, d_model): the
+        layers below are not run; None for one row, in which the tokens' embeddings are known. `constants`, (n or 1,
+        position, d_model), is what belongs to no source in what is known. With `keep` the sources' outputs are kept.
         """
         lm, blocks, found = self._lm, self._lm.architecture.blocks, list[Stream]()
         n_sources = self._graph.n_sources if keep else 0
@@ -192,11 +184,8 @@ class SplitForward:
     def _results(self, layer: int, states: Tensor, which: Tensor, block: Callable[[Tensor], Any]) -> Tensor:
         """The heads' results, (n, position, head, head size), each with the query, key and value of its own inputs.
 
-        Args:
-            layer: which.
-            states: (m, position, d_model).
-            which: of them each reader reads, (n, reader): all heads' q, then k, then v.
-            block: runs the layer.
+        `states` are (m, position, d_model), `which` of them each reader reads, (n, reader): all heads' q, then k, then
+        v. `block` runs the layer.
         """
         n_heads, found = self._graph.n_heads, list[Tensor]()
         # Of heads that read the same states one row is run, with all heads in it.
@@ -234,15 +223,11 @@ class SplitForward:
 
 
 def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
-    """The graph of a model.
+    """The graph of a causal model, by a look at the tokens of any prompt, none of them padding.
 
-    Args:
-        lm: a causal model.
-        ids: the tokens of any prompt, by which it is looked at; not of padding, whose embedding may be zero.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder or an encoder-decoder, keeps no keys and values in a cache, or
-            has an edit that is routed by the prompt; or what a layer adds is not what its attention and its FFN add.
+    Padding's embedding may be zero. Raises UnsupportedModelError: the model is an encoder or an encoder-decoder, keeps
+    no keys and values in a cache, or has an edit that is routed by the prompt; or what a layer adds is not what its
+    attention and its FFN add.
     """
     what = "a circuit"
     lm.architecture.require_one_text(what)

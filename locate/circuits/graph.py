@@ -92,11 +92,7 @@ class Graph:
         return found
 
     def number(self, source: str, reader: str) -> int:
-        """The number of the edge between two names.
-
-        Raises:
-            ValueError: there is no such node, or no such edge.
-        """
+        """The number of the edge between two names. Raises ValueError: there is no such node, or no such edge."""
         for name, known, kind in ((source, self.sources, "source"), (reader, self.readers, "reader")):
             if name not in known:
                 raise ValueError(

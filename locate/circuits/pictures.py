@@ -25,14 +25,9 @@ def circuit_picture(
     shares: Sequence[float],
     curves: Mapping[str, Sequence[Bounded]],
 ) -> None:
-    """Circuits side by side, and faithfulness.
+    """Circuits side by side, and faithfulness by the share of all edges that is kept, a curve for what ranked them.
 
-    Args:
-        path: where to.
-        graph: the model's.
-        panels: of each circuit its title, its edges, and the scores of all edges, (edge,).
-        shares: of all edges that circuits keep.
-        curves: by what ranked the edges, their faithfulness.
+    `panels` have of each circuit its title, its edges, and the scores of all edges, (edge,).
     """
     from matplotlib.figure import Figure
 

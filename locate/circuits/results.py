@@ -91,10 +91,6 @@ class Circuit(SavedResult, file="circuit"):
         """The share of each edge in the sum of all scores' amounts, (edge,)."""
         return self.scores.abs() / self.scores.abs().sum()
 
-    def read_by(self) -> Tensor:
-        """The sum of scores over each reader's incoming edges, (reader,): its score as a node."""
-        return self.scores.new_zeros(self.graph.n_readers).index_add(0, self.graph.edges[:, 0], self.scores)
-
     def written_by(self) -> Tensor:
         """The sum over each source's outgoing edges, (source,)."""
         return self.scores.new_zeros(self.graph.n_sources).index_add(0, self.graph.edges[:, 1], self.scores)
@@ -257,15 +253,7 @@ class CircuitSurvey(SavedResult, file="circuits"):
         ends: Sequence[Sequence[float]],
         shared: float | None = None,
     ) -> "CircuitSurvey":
-        """Puts circuits' m together.
-
-        Args:
-            subjects: of the facts.
-            shares: of edges.
-            values: by what ranked the edges each fact's m at each share.
-            ends: each fact's m with no edge and with all.
-            shared: as above.
-        """
+        """Puts circuits' m together: by what ranked the edges, each fact's by share, and with no edge and all."""
         none, everything = zip(*ends, strict=True)
         curves, cpr, cmd = {}, {}, {}
         for name, rows in values.items():

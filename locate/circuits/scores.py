@@ -52,11 +52,9 @@ class Ablation:
     ablated: Tensor
 
     def values(self, kept: Tensor, known: int = 1) -> Tensor:
-        """M of circuits, (circuit,), in real forwards: what is not kept is read as `ablated` has it.
+        """M of circuits, (circuit,), in real forwards: what is not `kept`, (circuit, edge), is read as in `ablated`.
 
-        Args:
-            kept: which edges each circuit keeps, (circuit, edge).
-            known: of how many of the first sources all edges are kept, and all those between them.
+        Of the first `known` sources all edges are kept, and all those between them.
         """
         found = []
         for some in kept.split(self._rows(MAX_TOKENS)):
@@ -68,8 +66,7 @@ class Ablation:
     def gradients(self, known: Tensor) -> Tensor:
         """The mean over rows of dm/dx_r at each reader, (reader, position, d_model); zeros at those that do not run.
 
-        Args:
-            known: what the first sources write in each row, (n, source, position, d_model).
+        `known` is what the first sources write in each row, (n, source, position, d_model).
         """
         found = known.new_zeros(self.graph.n_readers, *known.shape[2:])
         for some in known.split(self._rows(MAX_TOKENS // 4)):
@@ -94,15 +91,7 @@ class Ablation:
 def ablation(
     lm: LanguageModel, graph: Graph, ids: Sequence[int], metric: Callable[[Tensor], Tensor], ablated: Tensor
 ) -> Ablation:
-    """Runs a prompt once, for what its edges carry.
-
-    Args:
-        lm: a causal model.
-        graph: its graph.
-        ids: the prompt's tokens.
-        metric: as in `Ablation`.
-        ablated: likewise; or zeros, (1, 1, 1).
-    """
+    """Runs a prompt once, for what its edges carry; `ablated` as in `Ablation`, or zeros, (1, 1, 1)."""
     forward = SplitForward(lm, graph, list(ids))
     with torch.no_grad():
         _, stream = forward.run(keep=True)
@@ -118,13 +107,7 @@ def written(lm: LanguageModel, graph: Graph, ids: Sequence[int]) -> Tensor:
 
 
 def attribute(task: Ablation, method: Method, steps: int) -> Tensor:
-    """The scores of all edges, (edge,), to first order.
-
-    Args:
-        task: the prompt.
-        method: see above.
-        steps: n.
-    """
+    """The scores of all edges, (edge,), to first order."""
     graph, embedding = task.graph, slice(0, 1)
     difference = (task.clean - task.ablated).flatten(1)
     if method != "eap_ig_activations":

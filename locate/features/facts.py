@@ -163,26 +163,15 @@ class Features:
     tokens: AtLeastOne = 65_536
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the dictionary fits a model.
-
-        Raises:
-            ValueError: as `dictionary_for` says.
-        """
+        """Says whether the dictionary fits a model. Raises ValueError: as `dictionary_for` says."""
         self._dictionary(lm)
 
     @one_thread
     def find(self, lm: LanguageModel, fact: Fact, answer: Answer = None, edit: Edit | None = None) -> FactFeatures:
-        """Looks for the features of one fact.
+        """Looks for the features of one fact, whose statement is the prompt; with an edit, for those with it, too.
 
-        Args:
-            lm: a causal model.
-            fact: the fact; its statement is the prompt.
-            answer: as in `locate.question.ask`.
-            edit: whose features stand beside those of the model without it.
-
-        Raises:
-            UnknownFactError: the model's answer is not the fact's true object.
-            ValueError: as `check` says, or the model gives no finite numbers.
+        The answer is as in `locate.question.ask`. Raises UnknownFactError: the model's answer is not the fact's true
+        object; ValueError: as `check` says, or the model gives no finite numbers.
         """
         return self.of(lm, self._dictionary(lm), fact, answer, edit)
 
@@ -248,15 +237,9 @@ def describe(
     contexts: int = 3,
     tokens: int = 65_536,
 ) -> tuple[Feature, ...]:
-    """Features in words, and where in the text that ships they fire most.
+    """Features of a dictionary, by their numbers, in words, and where in so many tokens of the text they fire most.
 
-    Args:
-        lm: the model; edits that are applied are lifted for the text.
-        one: the dictionary.
-        numbers: of the features.
-        words: that each promotes.
-        contexts: of each; 0 for none.
-        tokens: of the text.
+    Edits that are applied are lifted for the text that ships. 0 contexts for none.
     """
     scores = read_static(lm, one.decoder[list(numbers)].to(lm.device))
     found = _contexts(lm, one, Text("shipped", tokens), contexts) if contexts else None

@@ -115,18 +115,11 @@ def measure_dictionary(
     texts: Sequence[Sequence[int]],
     curve: Sequence[dict[str, float]] = (),
 ) -> DictionaryFigures:
-    """The figures of a dictionary.
+    """The figures of a dictionary over texts of one length, three or more, that it was not trained on.
 
-    Args:
-        lm: the model, with whatever edits are applied.
-        one: the dictionary.
-        texts: token sequences of one length, three or more; none that it was trained on.
-        curve: of its training.
-
-    Raises:
-        UnsupportedModelError: as `FeatureDictionary.require` says.
-        ValueError: the model gives no finite numbers, or its FFN does nothing there.
-        WrongModelError: the dictionary does not fit the model.
+    The model is with whatever edits are applied; the curve is of the dictionary's training. Raises
+    UnsupportedModelError: as `FeatureDictionary.require` says; ValueError: the model gives no finite numbers, or its
+    FFN does nothing there; WrongModelError: the dictionary does not fit the model.
     """
     one.require(lm)
     n, error, squares = 0, 0.0, 0.0

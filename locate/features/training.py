@@ -113,19 +113,12 @@ class DictionaryTraining:
 
     @one_thread
     def train(self, lm: LanguageModel, texts: Sequences) -> tuple[FeatureDictionary, list[dict[str, float]]]:
-        """The dictionary, on the model's device, and its learning curve.
+        """The dictionary, on the model's device, and its learning curve, from token sequences of `texts`.
 
-        Its state is kept on disk as it learns: the same call goes on from there, to the same bits.
-
-        Args:
-            lm: the model, without an edit.
-            texts: token sequences of `length` (`texts`).
-
-        Raises:
-            IndexError: the model has no such layer.
-            SettingsError: there are fewer features than fire; or it has learned from more tokens already.
-            UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an encoder-decoder.
-            ValueError: an edit is applied, or the model gives no finite numbers.
+        Its state is kept on disk as it learns: the same call goes on from there, to the same bits. Raises IndexError:
+        the model has no such layer; SettingsError: there are fewer features than fire, or it has learned from more
+        tokens already; UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an
+        encoder-decoder; ValueError: an edit is applied, or the model gives no finite numbers.
         """
         if lm.edits:
             raise ValueError("a dictionary is trained on the unedited model: revert its edits first")
@@ -157,13 +150,7 @@ class DictionaryTraining:
 
 
 class _Training:
-    """A dictionary as it learns.
-
-    Attributes:
-        done: the buffers behind it.
-        rows: texts in a buffer.
-        curve: means over each buffer.
-    """
+    """A dictionary as it learns: the buffers behind it, the texts in each, and means over each (the curve)."""
 
     def __init__(self, asked: DictionaryTraining, lm: LanguageModel, layer: int, texts: Sequences) -> None:
         width = lm.memory(layer).d_model
@@ -295,11 +282,7 @@ def learning_scores(one: FeatureDictionary, x: Tensor) -> Tensor:
 def auxk(one: FeatureDictionary, scores: Tensor, dead: Tensor, error: Tensor) -> Tensor:
     """S |e - e^|^2: how far dead features are from what is left (Gao et al. 2024, appendix A.2).
 
-    Args:
-        one: the dictionary.
-        scores: of the features, (n, n_features).
-        dead: which are dead, (n_features,).
-        error: e, (n, d_out).
+    Features' scores are (n, n_features), `dead` (n_features,), the error e (n, d_out).
     """
     n_dead, most = int(dead.sum()), error.shape[1] // 2
     if not n_dead:

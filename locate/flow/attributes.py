@@ -116,20 +116,14 @@ class AttributeFlow(SavedResult, file="attributes"):
 def attribute_flow(
     lm: LanguageModel, fact: Fact, texts: Iterable[str] = (), answer: Answer = None, k: int = 50
 ) -> AttributeFlow:
-    """Follows the attributes of a fact's subject, and its answer, through the layers, in one forward.
+    """Follows the attributes of a fact's subject, and its answer, through the layers, in one forward of its statement.
 
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        fact: its statement is the prompt.
-        texts: what is known of the subject: paragraphs about it, or a list of its attributes. The tokens of their words
-            (`attribute_tokens`) are the attributes. (The paper takes a hundred paragraphs of Wikipedia.)
-        answer: as in `locate.question.ask`; its first token is followed.
-        k: over how many top tokens the rate is taken; the paper's is 50.
-
-    Raises:
-        UnknownFactError: the model's answer is not the fact's true object.
-        UnsupportedModelError: the model's vectors cannot be read in words.
-        ValueError: the texts hold no word that is an attribute, or the model gives no numbers.
+    `texts` are what is known of the subject: paragraphs about it, or a list of its attributes. The tokens of their
+    words (`attribute_tokens`) are the attributes. (The paper takes a hundred paragraphs of Wikipedia.) The answer is as
+    in `locate.question.ask`; its first token is followed. The rate is taken over k top tokens; the paper's is 50.
+    Raises UnknownFactError: the model's answer is not the fact's true object; UnsupportedModelError: the model's
+    vectors cannot be read in words; ValueError: the texts hold no word that is an attribute, or the model gives no
+    numbers.
     """
     as_fact("attribute_flow", fact)
     lm.architecture.require_one_text("attribute_flow")

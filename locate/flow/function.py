@@ -92,16 +92,10 @@ class EarlyDecoding(SavedResult, file="early"):
 @one_thread
 @torch.no_grad()
 def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]) -> EarlyDecoding:
-    """Reads the states at a prompt's last token in words, after each layer.
+    """Reads the states at a prompt's last token in words, after each layer, and follows tokens there, by name.
 
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        prompt: the text.
-        tokens: what is followed, by name: one token each (`locate.lens.words.token_id`).
-
-    Raises:
-        UnknownTokenError: a text is not one token.
-        UnsupportedModelError: the model's states cannot be read in words.
+    Raises UnknownTokenError: a text is not one token (`locate.lens.words.token_id`); UnsupportedModelError: the model's
+    states cannot be read in words.
     """
     wanted = torch.tensor([token_id(lm, token) for token in tokens.values()], dtype=torch.long)
     states = _at_last(lm, prompt, "block")
@@ -184,18 +178,10 @@ def transplant(
 ) -> Transplant:
     """Puts what each layer's FFN says at one prompt's last token into another's, one layer at a time.
 
-    Only the target's last position runs again, for all layers at once.
-
-    Args:
-        lm: a causal model, with whatever edits are applied.
-        source: a prompt at whose end the function is applied: "the capital of Poland is".
-        target: a prompt that ends with another argument, and does not ask for the function.
-        token: what the function would make of that argument: one token.
-        how: see `Transplant`.
-
-    Raises:
-        UnknownTokenError: the token's text is not one token.
-        UnsupportedModelError: the model is an encoder.
+    At the end of the source the function is applied ("the capital of Poland is"); the target ends with another
+    argument, and does not ask for it; the token is what the function would make of that argument. `how` as in
+    `Transplant`. Only the target's last position runs again, for all layers at once. Raises UnknownTokenError: the
+    token's text is not one token; UnsupportedModelError: the model is an encoder.
     """
     check_value("transplant", "how", how, Literal["add", "replace"])
     number = token_id(lm, token)

@@ -2,10 +2,7 @@
 
 Geva, Bastings, Filippova and Globerson 2023, "Dissecting Recall of Factual Associations in Auto-Regressive Language
 Models", section 5. In a window of layers one group of positions may not read another, and the answer's probability
-falls as far as it came that way.
-
-What is knocked out at a reader changes only what lies above the window's lowest layer, and only positions from the
-first reader on. Everything else is taken from one recorded run (`corrigenda.forward.partial`), many windows at once.
+falls as far as it came that way. What cannot change is taken from one recorded run, many windows at once.
 """
 
 from collections.abc import Mapping, Sequence

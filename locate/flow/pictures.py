@@ -16,17 +16,9 @@ def knockout_curves(
     window: int,
     title: str,
 ) -> None:
-    """The change of an answer's probability by the layer around which edges were knocked out.
+    """The change of an answer's probability by the layer around which edges were knocked out, in windows of layers.
 
-    Args:
-        path: where to; the suffix says in which format.
-        curves: for each source the change, (layer,), and the interval's bounds or None.
-        reader: the group of positions that could not read.
-        window: in how many layers at once.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    Curves are for each source the change, (layer,), and the interval's bounds or None; the reader could not read it.
     """
     with chart(path, plot_text(title, 70)) as axes:
         depth = 0
@@ -43,18 +35,7 @@ def knockout_curves(
 
 
 def ranks_by_layer(path: str | Path, ranks: Mapping[str, Tensor], token: str, rates: Tensor | None, title: str) -> None:
-    """The rank of a token by layer, further up is better; and a share on an axis of its own.
-
-    Args:
-        path: where to; the suffix says in which format.
-        ranks: by label, (layer,), 0 for the top token.
-        token: whose ranks they are.
-        rates: the attributes rate, (layer,), or None.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """The rank of a token by layer and label, (layer,), 0 on top; and attributes rates, (layer,), if any."""
     with chart(path, plot_text(title, 70)) as axes:
         depth = max((len(row) for row in ranks.values()), default=0)
         for label, row in ranks.items():
@@ -81,17 +62,8 @@ def relation_by_layer(
 ) -> None:
     """The held-out faithfulness of a relation's map by layer, and beside it the figures on the tests.
 
-    Args:
-        path: where to; the suffix says in which format.
-        layers: which.
-        at_beta: the share with the beta that was chosen, (layer,).
-        best: with the best beta of each layer, (layer,).
-        chosen: the layer that was chosen.
-        figures: by label a share, and the interval's bounds or None.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    `at_beta` is the share with the beta that was chosen, (layer,), `best` that with the best of each layer, (layer,);
+    `figures` by label a share, and the interval's bounds or None.
     """
     with chart(path, plot_text(title, 80), height=4.5) as axes:
         axes.plot(layers, (100 * best).tolist(), color="silver", label="training samples, held out: best beta")
@@ -111,13 +83,7 @@ def relation_by_layer(
 def relations_side_by_side(path: str | Path, figures: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> None:
     """Shares of relations, a relation a row and a mark a figure; that of faithfulness with its interval.
 
-    Args:
-        path: where to; the suffix says in which format.
-        figures: by relation, by figure, its ``share`` and the interval's ``low`` and ``high``.
-        names: which figures.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    `figures` are by relation, by figure, its ``share`` and the interval's ``low`` and ``high``.
     """
     with chart(path, "linear relations", height=1.6 + 0.28 * len(figures)) as axes:
         for number, name in enumerate(names):

@@ -75,10 +75,6 @@ class LinearRelation(SavedResult, file="relation"):
     causal: Tensor
     substituted: Tensor
 
-    def object_states(self, s: Tensor) -> Tensor:
-        """Beta W s + b, (..., d_model), of subjects' states, (..., d_model)."""
-        return self.beta * s @ self.weight.to(s).T + self.bias.to(s)
-
     def delta(self, difference: Tensor) -> Tensor:
         """W_r^+ (o' - o), (..., d_model): what to add to a subject's state, of differences (..., d_model)."""
         return difference @ low_rank_inverses(self.weight, [self.rank])[0].to(difference).T
@@ -160,11 +156,7 @@ class RelationSurvey(SavedResult, file="relations"):
 
     @classmethod
     def of(cls, results: Sequence[LinearRelation]) -> "RelationSurvey":
-        """Puts results together.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Puts results together. Raises ValueError: there is none."""
         if not results:
             raise ValueError("no relation was measured, and of none there is no mean")
         return cls.of_figures({result.relation: result.summary() for result in results})

@@ -169,22 +169,12 @@ def _share(outcomes: Tensor) -> Mean | None:
 
 @one_thread
 def agreement(lm: LanguageModel, triggers: Triggers, seed: int = 0) -> Agreement:
-    """Compares what every value promotes with what follows its key's triggers.
+    """Compares what every value promotes with what follows its key's triggers, in the unedited model that they are of.
 
     The control pairs each value with the top trigger of another memory of its layer, drawn by a permutation: what is
-    left of agreement there comes from tokens that are frequent on both sides.
-
-    All values are read again, since a rank needs the scores of the whole vocabulary, and `read_values` keeps only the
-    top tokens.
-
-    Args:
-        lm: the model that the triggers are of; edits that are applied are lifted meanwhile.
-        triggers: of all its neurons.
-        seed: for the permutation.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has no final norm.
-        ValueError: the triggers are of a model of another shape.
+    left of agreement there comes from tokens that are frequent on both sides. All values are read again, since a rank
+    needs the scores of the whole vocabulary, and `read_values` keeps only the top tokens. Raises UnsupportedModelError:
+    the model is an encoder, or has no final norm; ValueError: the triggers are of a model of another shape.
     """
     require_same_shape(lm, triggers)
     generator = torch.Generator().manual_seed(check_value("agreement", "seed", seed, Seed))

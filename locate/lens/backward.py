@@ -80,11 +80,7 @@ class BackwardLensResult(SavedResult, file="backward"):
         return self.factors["coefficients"].norm(dim=-1) * self.factors["gradients"].norm(dim=-1)
 
     def gradient(self, layer: int) -> Tensor:
-        """The whole sum, dL/dV of a layer, (d_ffn, d_model).
-
-        Raises:
-            ValueError: the lens was not of that layer.
-        """
+        """The whole sum, dL/dV of a layer, (d_ffn, d_model). Raises ValueError: the lens was not of that layer."""
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not among those that were looked at: {list(self.layers)}")
         number = self.layers.index(layer)
@@ -144,11 +140,7 @@ class BackwardLens:
     words: AtLeastOne = 5
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the settings fit a model.
-
-        Raises:
-            IndexError: the model has no such layer.
-        """
+        """Says whether the settings fit a model. Raises IndexError: the model has no such layer."""
         self._layers(lm)
 
     @one_thread
@@ -213,14 +205,7 @@ class BackwardLens:
 def _factors(
     lm: LanguageModel, batch: TokenBatch, layers: Sequence[int], loss: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token.
-
-    Args:
-        lm: the model.
-        batch: one prompt.
-        layers: of the FFNs.
-        loss: from the prompt's logits.
-    """
+    """What enters the FFNs, their coefficients and outputs, and the loss's gradients at these, by layer and token."""
     inputs: dict[int, Tensor] = {}
 
     def keep(layer: int) -> Callable[[Tensor], None]:

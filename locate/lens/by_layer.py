@@ -15,14 +15,7 @@ from locate.pictures import chart, plot_text, ticks_at_layers
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over cases.
-
-    Attributes:
-        mean: the mean.
-        low: the lower bound of its 95 % interval; None where there is none (fewer than two cases).
-        high: the upper bound.
-        n: over how many cases.
-    """
+    """A mean over n cases, and the bounds of its 95 % interval; None where there is none (fewer than two cases)."""
 
     mean: float
     low: float | None
@@ -41,14 +34,9 @@ class Mean:
 
 
 def mean_of(values: Sequence[float], shares: bool = False) -> Mean | None:
-    """The mean of independent cases; those that are NaN could not be measured and are left out.
+    """The mean of independent cases but for those that are NaN; None where no case was measured.
 
-    Args:
-        values: one for each case.
-        shares: whether they are yes-or-no outcomes, or shares from 0 to 1 (`corrigenda.intervals.interval`).
-
-    Returns:
-        None where no case was measured.
+    With `shares` they are yes-or-no outcomes, or shares from 0 to 1 (`corrigenda.intervals.interval`).
     """
     measured = [value for value in values if not math.isnan(value)]
     if not measured:
@@ -80,19 +68,7 @@ def _cell(figure: Mean | float | str | None, percent: bool) -> str:
 def plot_curves(
     path: str | Path, layers: Sequence[int], curves: Curves, *, label: str, title: str, percent: bool = False
 ) -> None:
-    """Draws a curve for each name over the layers, with its interval.
-
-    Args:
-        path: where to; the suffix says in which format.
-        layers: the layers.
-        curves: the figures.
-        label: what they are.
-        title: what stands above.
-        percent: whether they are shares, drawn in percent.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """Draws a curve for each name over the layers, with its interval; of shares in percent."""
     by = 100 if percent else 1
     with chart(path, plot_text(title, 90), legend="small" if len(curves) > 1 else None) as axes:
         for name, figures in curves.items():

@@ -159,15 +159,10 @@ class Observed:
 
 @one_thread
 def early_exit(lm: LanguageModel, settings: EarlyExitSettings | None = None) -> EarlyExit:
-    """Teaches and measures three rules of early exit.
+    """Teaches and measures three rules of early exit on a decoder with a final norm; applied edits are part of it.
 
-    Args:
-        lm: a decoder with a final norm; applied edits are part of it.
-        settings: on what.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has no final norm.
-        ValueError: the text has fewer than two sequences, or the model one layer.
+    Raises UnsupportedModelError: the model is an encoder, or has no final norm; ValueError: the text has fewer than two
+    sequences, or the model one layer.
     """
     final_norm(lm)
     settings = settings or EarlyExitSettings()
@@ -272,10 +267,8 @@ def settled_rates(observed: Observed, smoothing: int, d_ffn: int) -> Tensor:
 def exits_at(scores: Tensor, tops: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Whether the model says at its exit what it says in the end, and how many layers that saves, both (n,).
 
-    Args:
-        scores: (n, layer); the exit is the first layer whose score is at least the threshold, else the last one.
-        tops: (n, layer).
-        threshold: of this rule.
+    The exit is the first layer whose score, (n, layer), is at least the threshold, else the last one; `tops` are (n,
+    layer).
     """
     may = scores >= threshold
     may[:, -1] = True

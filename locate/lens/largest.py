@@ -38,14 +38,9 @@ class Largest:
         return sizes.masked_fill(self.prefixes < 0, -math.inf)
 
     def add(self, coefficients: Tensor, prefixes: Tensor) -> None:
-        """Looks at a batch of prefixes. Of equal coefficients those of earlier batches stay.
+        """Looks at prefixes, (n,), with their coefficients, (n, d_ffn); of equal ones those of earlier batches stay.
 
-        Args:
-            coefficients: (n, d_ffn).
-            prefixes: the numbers of the prefixes, (n,).
-
-        Raises:
-            ValueError: a coefficient is not finite.
+        Raises ValueError: a coefficient is not finite.
         """
         self.coefficients = self.coefficients.to(coefficients.device)
         self.prefixes = self.prefixes.to(coefficients.device)

@@ -100,12 +100,7 @@ class LayerParts:
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """One position of one prompt.
-
-    Attributes:
-        layers: what each layer adds.
-        logits: the model's, (vocabulary,).
-    """
+    """One position of one prompt: what each layer adds, and the model's logits, (vocabulary,)."""
 
     layers: tuple[LayerParts, ...]
     logits: Tensor
@@ -123,16 +118,10 @@ class Decomposition:
 
 @torch.no_grad()
 def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Decomposition:
-    """Runs a prompt once and takes its parts at one position.
+    """Runs a prompt of a decoder once and takes its parts at one position; negative ones count from the end.
 
-    Args:
-        lm: a decoder.
-        ids: the prompt's tokens.
-        position: which of them; negative numbers count from the end.
-
-    Raises:
-        IndexError: the prompt has no such position.
-        UnsupportedModelError: a layer adds something else than its attention and its FFN, or is a mixture of experts.
+    Raises IndexError: the prompt has no such position; UnsupportedModelError: a layer adds something else than its
+    attention and its FFN, or is a mixture of experts.
     """
     [parts] = parts_of_each(lm, [ids], [position])
     return parts

@@ -10,18 +10,7 @@ from locate.pictures import chart, checked, plot_text, save, ticks_at_layers, to
 
 
 def attribution(path: str | Path, attention: Tensor, ffn: Tensor, heads: Tensor, *, title: str) -> None:
-    """What attention and FFN of each layer give, as bars, and every head, as a map.
-
-    Args:
-        path: where to; the suffix says in which format.
-        attention: (layer,).
-        ffn: (layer,).
-        heads: (layer, head); without heads there are only bars.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """What attention and FFN of each layer give, (layer,), as bars, and every head, (layer, head), if any, as a map."""
     path = checked(path)
     layers = range(len(ffn))
     figure = Figure(figsize=(7, 6 if heads.shape[1] else 3.4), layout="constrained")
@@ -55,19 +44,9 @@ def grid_of_words(
     bar: str,
     title: str,
 ) -> None:
-    """A prompt across, layers down, a word in each cell, coloured by its probability.
+    """A prompt across, layers down, a word in each cell, (row, position), coloured by its probability.
 
-    Args:
-        path: where to; the suffix says in which format.
-        words: (row, position).
-        shades: from 0 to 1, (row, position).
-        tokens: the prompt's tokens as texts.
-        rows: what each row is, the first at the top.
-        bar: what the colours say.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    Shades are from 0 to 1, (row, position); `rows` names each, the first at the top, `bar` says what colours say.
     """
     path = checked(path)
     height, width = shades.shape
@@ -87,18 +66,7 @@ def grid_of_words(
 
 
 def quantiles(path: str | Path, layers: Sequence[int], figures: Tensor, *, label: str, title: str) -> None:
-    """Median, 90th and 99th percentile and maximum of some figures by layer.
-
-    Args:
-        path: where to; the suffix says in which format.
-        layers: which layers.
-        figures: (layer, n); NaN for those that there are not.
-        label: what the figures are.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """Median, 90th and 99th percentile and maximum of some figures, (layer, n), NaN for none, by layer."""
     with chart(path, plot_text(title, 90), height=3.6) as axes:
         for share, name in ((0.5, "median"), (0.9, "90th percentile"), (0.99, "99th percentile"), (1.0, "highest")):
             axes.plot(list(layers), figures.float().nanquantile(share, dim=1).tolist(), label=name, marker=".")
@@ -111,15 +79,7 @@ def quantiles(path: str | Path, layers: Sequence[int], figures: Tensor, *, label
 def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int, *, title: str) -> None:
     """What the sub-updates of each layer do for a token: promotion above, elimination below, and their sum.
 
-    Args:
-        path: where to; the suffix says in which format.
-        promoted: (layer,), not negative.
-        eliminated: (layer,), not positive.
-        event: the layer of the saturation event, which is marked.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    Both are (layer,), what is promoted not negative, what is eliminated not positive; the saturation event is marked.
     """
     layers = range(len(promoted))
     with chart(path, plot_text(title, 90), height=3.6) as axes:
@@ -136,19 +96,7 @@ def promotion(path: str | Path, promoted: Tensor, eliminated: Tensor, event: int
 def exits(
     path: str | Path, rules: Sequence[str], accuracy: Tensor, saved: Tensor, *, target: float, title: str
 ) -> None:
-    """Accuracy against layers saved, a curve a rule.
-
-    Args:
-        path: where to; the suffix says in which format.
-        rules: their names.
-        accuracy: (rule, point), a share; NaN for points that there are not.
-        saved: layers, (rule, point).
-        target: an accuracy that is marked.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """Accuracy against layers saved, a curve a rule, both (rule, point), NaN for none; a target is marked."""
     with chart(path, plot_text(title, 90)) as axes:
         for number, rule in enumerate(rules):
             known = accuracy[number].isfinite()

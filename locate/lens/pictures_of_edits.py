@@ -20,19 +20,7 @@ def gradient_grid(
     words: Sequence[Sequence[Sequence[str]]],
     target: str,
 ) -> None:
-    """The norms of a gradient's outer products, tokens down and layers across, with the top word of each shift.
-
-    Args:
-        path: where to; the suffix says in which format.
-        norms: (layer, position).
-        tokens: the positions' tokens.
-        layers: which layers.
-        words: the top tokens of each, the best first.
-        target: whose loss it is.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """The norms of a gradient's outer products, (layer, position), with each shift's words, the best first."""
     path = checked(path)
     n_layers, n_tokens = norms.shape
     written = n_layers * n_tokens <= MOST_CELLS
@@ -57,18 +45,7 @@ def gradient_grid(
 def object_ranks(
     path: str | Path, layers: Sequence[int], ranks: Mapping[str, Sequence[int]], vocabulary: int, title: str
 ) -> None:
-    """The rank of each fact's object in what an edit writes at its prompt, by layer; further up is better.
-
-    Args:
-        path: where to; the suffix says in which format.
-        layers: the edited layers.
-        ranks: for each fact's label the rank at each layer, 0 for the top token.
-        vocabulary: how many tokens there are.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """The rank of each fact's object in what an edit writes at its prompt, by layer; further up is better, 0 on top."""
     with chart(path, plot_text(title, 80), legend="x-small" if len(ranks) <= 12 else None) as axes:
         for label, by_layer in ranks.items():
             axes.plot(list(layers), [rank + 1 for rank in by_layer], marker="o", label=plot_text(label, 50))

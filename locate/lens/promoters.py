@@ -2,11 +2,8 @@
 
 Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promoting Concepts in the Vocabulary Space",
 sections 4 and 5.1. A value's score of a token is e . (gamma * v) (`locate.lens.words.read_static`); how far it stands
-out among the value's scores of all tokens, in standard deviations, makes values comparable.
-
-This looks at all values, for words given together, and finds those to steer by. `ValueWords.promoters` looks a token up
-among the few top tokens of each value that are on disk: it needs no model and no time, and says which values have the
-token there, by their plain scores; a value that has it a little further down is not found.
+out among the value's scores of all tokens, in standard deviations, makes values comparable. (`ValueWords.promoters`
+looks a token up among the few top tokens of each value that are on disk, and needs no model.)
 """
 
 from collections.abc import Collection, Sequence

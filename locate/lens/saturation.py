@@ -129,18 +129,11 @@ class SaturationEvents(SavedResult, file="saturation"):
 def saturation_events(
     lm: LanguageModel, text: Text | None = None, texts: int = 200, k: int = 10, seed: int = 0
 ) -> SaturationEvents:
-    """Looks at one position of each of some sequences of a text.
+    """Looks at one position of each of the first `texts` sequences of a text (or the one that ships), unedited.
 
-    Args:
-        lm: a decoder with a final norm; edits that are applied are lifted meanwhile.
-        text: which; by default 8,192 tokens of the one that ships.
-        texts: at most so many of its sequences, the first ones.
-        k: how many dominant sub-updates of each layer; all, where it has fewer.
-        seed: for drawing the positions, from the second on.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts.
-        ValueError: the sequences have only one token; or as `Text.sequences` says.
+    K dominant sub-updates of each layer are taken. Positions are drawn from the second on. Raises
+    UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts;
+    ValueError: the sequences have only one token; or as `Text.sequences` says.
     """
     text = (text or Text()).fitting(lm)
     texts = check_value("saturation_events", "texts", texts, AtLeastOne)

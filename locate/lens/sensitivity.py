@@ -45,12 +45,7 @@ class Sensitivity(SavedResult, file="sensitivity"):
     def of(self, removed: str, layers: Sequence[int]) -> Mean | None:
         """The mean change in some layers, each neuron's mean over its triggers counting once.
 
-        Args:
-            removed: one of `REMOVED`.
-            layers: which.
-
-        Raises:
-            ValueError: it is none of `REMOVED`.
+        Raises ValueError: `removed` is none of `REMOVED`.
         """
         if removed not in REMOVED:
             raise ValueError(f"removed={removed!r}: the tokens that were removed are {', '.join(REMOVED)}")
@@ -98,18 +93,11 @@ class Sensitivity(SavedResult, file="sensitivity"):
 
 @one_thread
 def sensitivity(lm: LanguageModel, triggers: Triggers, neurons: int = 10, top: int = 3, seed: int = 0) -> Sensitivity:
-    """Removes tokens from the triggers of some neurons of every layer.
+    """Removes tokens from the top triggers of some neurons of every layer, of the unedited model that they are of.
 
-    Args:
-        lm: the model that the triggers are of; edits that are applied are lifted meanwhile.
-        triggers: of all its neurons.
-        neurons: how many are drawn in each layer, without repetition; all, where a layer has fewer.
-        top: so many triggers of each, those with the largest coefficients; all, where there are fewer.
-        seed: for drawing neurons, and the random token of each trigger.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder.
-        ValueError: the triggers are of a model of another shape.
+    So many neurons are drawn in each layer, without repetition, or all there are, with as many triggers, those of the
+    largest coefficients. The seed is of that, and of the random token of each trigger. Raises UnsupportedModelError:
+    the model is an encoder; ValueError: the triggers are of a model of another shape.
     """
     neurons = check_value("sensitivity", "neurons", neurons, AtLeastOne)
     top = check_value("sensitivity", "top", top, AtLeastOne)

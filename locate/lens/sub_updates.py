@@ -220,12 +220,8 @@ def scores_of(
 ) -> tuple[Tensor, Tensor]:
     """Of a layer's sub-updates m_i v_i the sizes |m_i| |v_i| and the static scores along a direction, both (d_ffn,).
 
-    Args:
-        lm: the model.
-        layer: which layer.
-        parts: its parts at a position.
-        direction: of the residual stream, (d_model,).
-        norms: |v_i|, (d_ffn,), where they are known already.
+    The parts are the layer's at a position, the direction, (d_model,), is of the residual stream; `norms` are |v_i|,
+    (d_ffn,), where they are known already.
     """
     values = lm.memory(layer).values.to(direction)
     norms = values.norm(dim=1) if norms is None else norms

@@ -117,15 +117,9 @@ class Triggers(SavedResult, file="triggers"):
 
     @one_thread
     def examples(self, lm: LanguageModel, layer: int, neuron: int) -> list[Example]:
-        """A neuron's triggers as texts, that with the largest coefficient first.
+        """A neuron's triggers as texts, that with the largest coefficient first; negative layers count from the end.
 
-        Args:
-            lm: the model; its tokenizer reads the tokens.
-            layer: negative numbers count from the end.
-            neuron: the neuron's number.
-
-        Raises:
-            IndexError: there is no such layer or neuron.
+        Raises IndexError: there is no such layer or neuron.
         """
         layer, neuron = lm.memory(layer).place(neuron)
         return [
@@ -204,22 +198,13 @@ def _commonest(tokens: Tensor) -> Tensor:
 
 @one_thread
 def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -> Triggers:
-    """The trigger examples of all neurons of all layers, taken from the disk, or found in one pass and kept there.
+    """The t trigger examples of each neuron of the unedited model, taken from the disk, or found in one pass and kept.
 
     What was found so far is written down now and then, and a pass that was cut short goes on from there, to the same
-    bits. Beside the text, memory holds t coefficients and numbers of each neuron.
-
-    A prefix is the beginning of one of the text's sequences, of two tokens at least (see `FIRST`), that has a next
-    token in it.
-
-    Args:
-        lm: a decoder; edits that are applied are lifted meanwhile: the triggers are the unedited model's.
-        text: over what; by default 8,192 tokens of the one that ships.
-        t: how many prefixes are kept of each neuron.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or its layers have different numbers of neurons.
-        ValueError: the text has fewer than t prefixes; or as `Text.sequences` says.
+    bits. Beside the text, by default 8,192 tokens of the one that ships, memory holds t coefficients and numbers of
+    each neuron. A prefix is the beginning of one of the text's sequences, of two tokens at least (see `FIRST`), that
+    has a next token in it. Raises UnsupportedModelError: the model is an encoder, or its layers have different numbers
+    of neurons; ValueError: the text has fewer than t prefixes; or as `Text.sequences` says.
     """
     text = (text or Text()).fitting(lm)
     t = check_value("trigger_examples", "t", t, AtLeastOne)

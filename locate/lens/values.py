@@ -87,12 +87,7 @@ class ValueWords(SavedResult, file="values"):
         return self._sorted(self.scores[sides, rows, neurons, places], sides, rows, neurons)
 
     def most_peaked(self, n: int = 100, sign: Sign | None = None) -> tuple[tuple[int, int, Sign, float], ...]:
-        """The n values whose top token is the most probable: layer, neuron, sign, probability.
-
-        Args:
-            n: how many.
-            sign: of which reading; None for either.
-        """
+        """The n values, of a sign or either, whose top token is the most probable: layer, neuron, sign, probability."""
         probabilities = self.probabilities.nan_to_num(-1.0)
         if sign is not None:
             probabilities = probabilities.clone()

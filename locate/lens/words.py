@@ -39,21 +39,12 @@ class UnknownTokenError(CorrigendaError, ValueError):
 
 @torch.no_grad()
 def read_states(lm: LanguageModel, states: Tensor) -> Tensor:
-    """What the model would say if a state were its last one: U . norm(x), by the model's own last modules.
+    """What a decoder would say if a state were its last one: U . norm(x), by the model's own last modules.
 
+    From states (..., d_model) logits, (..., vocabulary), float32 (float64 of a float64 model), on the model's device.
     The final norm, the unembedding and whatever follows it in the family (a bias, a scale, a soft cap) are the model's
-    own, so that the softmax of the last layer's states is the model's own distribution.
-
-    Args:
-        lm: a decoder with a final norm.
-        states: of the residual stream, (..., d_model).
-
-    Returns:
-        logits, (..., vocabulary), float32 (float64 of a float64 model), on the model's device.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has no final norm.
-        ValueError: the states are not as wide as the model.
+    own, so that the softmax of the last layer's states is the model's own distribution. Raises UnsupportedModelError:
+    the model is an encoder, or has no final norm; ValueError: the states are not as wide as the model.
     """
     norm = final_norm(lm)
     require_width(lm, states)
@@ -70,19 +61,11 @@ def read_states(lm: LanguageModel, states: Tensor) -> Tensor:
 def read_static(lm: LanguageModel, vectors: Tensor) -> Tensor:
     """How much a vector that joins the residual stream promotes each token: U . (gamma * v).
 
-    Nothing is normalised, and there is no bias, no scale and no soft cap: twice the vector is twice the scores.
-    Nor is there a norm that the family has behind the FFN: a value's vector is read as if it joined the stream itself.
-
-    Args:
-        lm: a decoder with a final norm.
-        vectors: (..., d_model), values or columns of an update.
-
-    Returns:
-        scores, (..., vocabulary), float32 (float64 of a float64 model), on the model's device.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has no final norm.
-        ValueError: the vectors are not as wide as the model.
+    From values or columns of an update, (..., d_model), scores, (..., vocabulary), float32 (float64 of a float64
+    model), on the model's device. Nothing is normalised, and there is no bias, no scale and no soft cap: twice the
+    vector is twice the scores. Nor is there a norm that the family has behind the FFN: a value's vector is read as if
+    it joined the stream itself. Raises UnsupportedModelError: the model is an encoder, or has no final norm;
+    ValueError: the vectors are not as wide as the model.
     """
     norm = final_norm(lm)
     require_width(lm, vectors)
@@ -102,13 +85,7 @@ def read_static(lm: LanguageModel, vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Words:
-    """Some tokens of the vocabulary with their scores, the first one first.
-
-    Attributes:
-        ids: the tokens.
-        texts: their texts.
-        scores: what they scored: logits, probabilities, or static scores.
-    """
+    """Some tokens of the vocabulary with their texts and scores (of any kind), the first one first."""
 
     ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -143,14 +120,9 @@ def bottom(lm: LanguageModel, scores: Tensor, k: int = 10) -> Words:
 
 
 def rank_of(scores: Tensor, token: int | Tensor) -> Tensor:
-    """At which rank a token stands: how many tokens score higher, 0 for the top one; ties are to its favour.
+    """At which rank a token stands, (...): how many tokens score higher, 0 for the top one; ties are to its favour.
 
-    Args:
-        scores: (..., vocabulary).
-        token: its id, or one for each row, (...).
-
-    Returns:
-        (...), whole numbers.
+    Scores are (..., vocabulary); the token is an id, or one for each row, (...).
     """
     wanted = torch.as_tensor(token, device=scores.device).expand(scores.shape[:-1])[..., None]
     return (scores > scores.gather(-1, wanted)).sum(-1)
@@ -162,15 +134,10 @@ def token_texts(lm: LanguageModel, ids: Sequence[int]) -> tuple[str, ...]:
 
 
 def token_id(lm: LanguageModel, token: str | int) -> int:
-    """The one token that is meant.
+    """The one token that is meant by an id, or a text with or without the space before it.
 
-    Args:
-        lm: the model.
-        token: its text, with or without the space before it, or its id. A word without the space is taken as it
-            stands after other words, with the space, where that is one token.
-
-    Raises:
-        UnknownTokenError: the model has no such token, or the text is of several tokens.
+    A word without the space is taken as it stands after other words, with the space, where that is one token. Raises
+    UnknownTokenError: the model has no such token, or the text is of several tokens.
     """
     if not isinstance(token, str):
         number, size = whole_number(token, "a token"), len(unembedding(lm))
@@ -199,11 +166,7 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
 
 
 def final_norm(lm: LanguageModel) -> nn.Module:
-    """The norm before the unembedding.
-
-    Raises:
-        UnsupportedModelError: the model is an encoder, or has none.
-    """
+    """The norm before the unembedding. Raises UnsupportedModelError: the model is an encoder, or has none."""
     if not lm.architecture.family.causal:
         raise UnsupportedModelError(
             f"{name_of(lm.model)} is an encoder: its states are not read in words; take a causal language model"
@@ -255,11 +218,7 @@ def norm_weight(norm: nn.Module, width: int) -> Tensor:
 
 
 def require_width(lm: LanguageModel, vectors: Tensor) -> None:
-    """Checks that vectors are as wide as the residual stream.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Checks that vectors are as wide as the residual stream, or raises ValueError."""
     width = lm.memory(0).d_model
     if vectors.ndim < 1 or vectors.shape[-1] != width:
         raise ValueError(f"vectors of the shape {tuple(vectors.shape)} are not of {lm.name}, whose width is {width}")

@@ -7,14 +7,9 @@ With m the coefficients of a layer at the positions that predict the answer, and
     activation             |m_i|
 
 The equations scale one coefficient and leave the others; here all of a layer are scaled together, so that a layer's
-attributions add up to what its coefficients are worth (completeness).
-
-P depends on m through FFN(x) = m V + b2 alone, so dP/dm = dP/dFFN V^T: the gradient is taken at the layer's output,
-which is d_model wide, averaged over the steps, and only then brought to the neurons by one product. Nothing before the
-predicting positions and nothing below the layer changes, so only the rest runs (`corrigenda.forward.partial`): one
-batch goes
-up through the model, joined at each layer by the rows in which that layer's coefficients are scaled, and comes back
-down in one backward.
+attributions add up to what its coefficients are worth (completeness). As dP/dm = dP/dFFN V^T, the gradient is taken at
+the layer's output and brought to the neurons by one product. One batch goes up through what has to run of the model,
+joined at each layer by the rows in which that layer's coefficients are scaled, and comes back down in one backward.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,25 +56,13 @@ def attribute(
     rule: Rule = "midpoint",
     max_tokens: int = 192,
 ) -> list[Attribution]:
-    """Attributes the probability of each question's answer to the coefficients of some layers.
+    """For each question the attributions of its answer's probability to the coefficients of each of some layers.
 
-    An answer of several tokens counts by the product of their probabilities under teacher forcing, and the
-    coefficients at all the positions that predict them are scaled together.
-
-    Args:
-        lm: the model.
-        questions: what is asked; run side by side.
-        layers: which layers, each by itself; ascending.
-        method: see above.
-        steps: how many values of a stand for the integral.
-        rule: where they lie: in the middle of `steps` equal parts of [0, 1] or at their right ends.
-        max_tokens: the most tokens, padding included, that run at once.
-
-    Returns:
-        for each question its attributions, the layers in the order given.
-
-    Raises:
-        ValueError: `steps` or `max_tokens` is below 1, the method or the rule is unknown, or the layers do not ascend.
+    An answer of several tokens counts by the product of their probabilities under teacher forcing, and the coefficients
+    at all the positions that predict them are scaled together. `steps` values of a stand for the integral, by the rule
+    in the middle of as many equal parts of [0, 1] or at their right ends. Layers ascend; at most `max_tokens` run at
+    once, padding included. Raises ValueError: `steps` or `max_tokens` is below 1, the method or the rule is unknown, or
+    the layers do not ascend.
     """
     scales = path(method, steps, rule)
     if list(layers) != sorted(set(layers)):
@@ -199,14 +182,9 @@ class _Group:
 
     @differentiable()
     def _run(self, pairs: Sequence[Pair], numbers: Sequence[int]) -> list[Tensor]:
-        """One batch up through the model and back.
+        """One batch up through the model, joined at each layer by a row for each pair, and back.
 
-        Args:
-            pairs: at each layer a row for each of them joins.
-            numbers: of the layers, in `layers`.
-
-        Returns:
-            for each layer dP/dFFN, (position, d_model), the pairs' positions one after another.
+        For each layer of the numbers dP/dFFN, (position, d_model), the pairs' positions one after another.
         """
         which = torch.tensor([question for question, _ in pairs], device=self.device)
         scale = torch.tensor([scale for _, scale in pairs], device=self.device)

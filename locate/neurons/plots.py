@@ -1,6 +1,6 @@
-"""Pictures of neurons: where in the depth of a model they lie, and what scaling them does."""
+"""Pictures of neurons: where in the depth of a model they lie."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from locate.pictures import checked, plot_text, save, ticks_at_layers
@@ -12,80 +12,27 @@ def plot_layers(
     path: str | Path,
     layers: Sequence[int],
     counts: Sequence[float],
-    sums: Sequence[float] | None = None,
+    sums: Sequence[float],
     *,
-    title: str = "",
+    title: str,
     counts_label: str = "knowledge neurons",
-    sums_label: str = "",
-    intervals: Sequence[tuple[float, float]] | None = None,
+    sums_label: str,
 ) -> None:
-    """Draws bars of neuron counts over the layers and, below, a second figure of each layer.
-
-    Args:
-        path: where to; the suffix says in which format.
-        layers: the layers.
-        counts: of each layer.
-        sums: a second figure of each layer, with a panel of its own; None for none.
-        title: what stands above.
-        counts_label: what the counts count.
-        sums_label: what the second figure is.
-        intervals: bounds of each count.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Draws bars of neuron counts over the layers and, below, of a second figure of each."""
     from matplotlib.figure import Figure
 
     path = checked(path)
-    # Not through pyplot, which keeps every figure and picks a display.
-    figure = Figure(figsize=(7.0, 2.6 if sums is None else 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1 if sums is None else 2, 1, sharex=True, squeeze=False)[:, 0]
-    above = axes[0]
-    error = None
-    if intervals is not None:
-        error = [
-            [max(count - low, 0.0) for count, (low, _) in zip(counts, intervals, strict=True)],
-            [max(high - count, 0.0) for count, (_, high) in zip(counts, intervals, strict=True)],
-        ]
-    above.bar(layers, counts, color=BLUE, yerr=error, error_kw={"elinewidth": 1, "capsize": 2})
+    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    above.bar(layers, counts, color=BLUE)
     above.set_ylabel(counts_label)
     above.set_ylim(bottom=0)
-    if title:
-        above.set_title(plot_text(title, 90), fontsize=10)
-    if sums is not None:
-        axes[1].bar(layers, sums, color=RED)
-        axes[1].axhline(0, color="black", linewidth=0.6)
-        axes[1].set_ylabel(sums_label)
-    axes[-1].set_xlabel("layer")
-    ticks_at_layers(axes[-1], layers)
-    for panel in axes:
+    above.set_title(plot_text(title, 90), fontsize=10)
+    below.bar(layers, sums, color=RED)
+    below.axhline(0, color="black", linewidth=0.6)
+    below.set_ylabel(sums_label)
+    below.set_xlabel("layer")
+    ticks_at_layers(below, layers)
+    for panel in (above, below):
         panel.spines[["top", "right"]].set_visible(False)
-    save(figure, path)
-
-
-def plot_bars(path: str | Path, values: Mapping[str, float], *, title: str, label: str) -> None:
-    """Draws a bar for each of some named figures.
-
-    Args:
-        path: where to; the suffix says in which format.
-        values: the figures by name.
-        title: what stands above.
-        label: what the figures are.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    path = checked(path)
-    figure = Figure(figsize=(4.5, 2.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.bar(list(values), list(values.values()), color=BLUE)
-    axes.set_ylabel(label)
-    axes.set_title(plot_text(title, 90), fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
     save(figure, path)

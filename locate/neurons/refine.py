@@ -104,18 +104,13 @@ class NeuronsResult(SavedResult, file="refined"):
 def refine(
     results: Sequence[KnowledgeNeuronsResult], share: float = 0.7, threshold: float = 0.2, adaptive: bool = False
 ) -> NeuronsResult:
-    """Keeps the neurons that more than `share` of the prompts have in their coarse sets.
+    """Keeps the neurons that more than `share` of differently worded prompts of a fact have in their coarse sets.
 
-    Args:
-        results: of differently worded prompts of one fact (or of the facts of one relation).
-        share: p, in [0, 1).
-        threshold: of the coarse sets, as in `KnowledgeNeuronsResult.neurons`.
-        adaptive: whether to move p, down where fewer than 2 neurons are left and up where more than 5 are, by 0.05 at
-            a time, until 2 to 5 are left. Where no p does that, the one nearest to it is taken, and of two that are
-            equally near the one closer to the p given.
-
-    Raises:
-        ValueError: there is no result, they are of different models or layers, or the share is not in [0, 1).
+    The prompts may be those of a relation's facts; the threshold is of the coarse sets, as in
+    `KnowledgeNeuronsResult.neurons`. `adaptive` moves p, down where fewer than 2 neurons are left and up where more
+    than 5 are, by 0.05 at a time, until 2 to 5 are left. Where no p does that, the one nearest to it is taken, and of
+    two that are equally near the one closer to the p given. Raises ValueError: there is no result, they are of
+    different models or layers, or the share is not in [0, 1).
     """
     if not results:
         raise ValueError("no result to refine")

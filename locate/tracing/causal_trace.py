@@ -2,11 +2,8 @@
 
 Meng, Bau, Andonian and Belinkov 2022, "Locating and Editing Factual Associations in GPT", section 2. The subject
 (or the relation) is hidden by noise on its embeddings; then, one state at a time, what the model would have computed
-without the noise is put back, and how far the answer's probability recovers says how much that state carries.
-
-What is restored at layer l and position p changes only the layers above and the positions from p on. Everything else
-is taken from one recorded run of the clean prompt and its noisy versions (`corrigenda.forward.partial`), many cells at
-once.
+without the noise is put back, and how far the answer's probability recovers says how much that state carries. What
+cannot change is taken from one recorded run (`corrigenda.forward.partial`), many cells at once.
 """
 
 import warnings
@@ -226,9 +223,7 @@ class _Runs:
     def exact(self, layers: Sequence[int] | None = None, only: Sequence[int] = ()) -> Tensor:
         """P(answer) with each state restored, averaged over the noise: (layer, position).
 
-        Args:
-            layers: those that states are restored around; None for all.
-            only: the positions where states are restored; none named: all of the prompt.
+        Around some layers, at the positions `only`; by default all.
         """
         scores = torch.full((self.depth, self.question.n_prompt), self.p_corrupted)
         # Before what is hidden a causal model has nothing to restore: there the corrupted run is the clean one.

@@ -93,13 +93,7 @@ def embedding_spread(lm: LanguageModel, subjects: Sequence[str]) -> float:
 
 
 def added_to_embeddings(lm: LanguageModel, noise: Tensor, begin: int) -> AbstractContextManager[Reading]:
-    """Adds noise to the embeddings of some tokens in the forwards inside the block.
-
-    Args:
-        lm: the model.
-        noise: (batch, n, d_model).
-        begin: the first of the n positions it is added to.
-    """
+    """Adds noise, (batch, n, d_model), to the embeddings of n tokens from `begin` on, in the block's forwards."""
 
     def noisy(embeddings: Tensor) -> Tensor:
         changed = embeddings.clone()

@@ -32,21 +32,9 @@ def heat_map(
 ) -> None:
     """The heat map that readers of Meng et al. 2022 know: tokens down (the subject's starred), layers across.
 
-    Args:
-        path: where to; the suffix says in which format.
-        scores: P(answer) with each state restored, (layer, position).
-        tokens: the prompt's tokens as texts.
-        subject: the subject's tokens, [first, last + 1).
-        site: what was restored: "block", "ffn" or "attention".
-        window: in how many layers at once.
-        answer: whose probability it is.
-        p_clean: P(answer) of the clean run.
-        p_corrupted: of the corrupted runs.
-        hidden: what the noise hid.
-        remarks: what the title adds.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
+    Scores are P(answer) with each state restored, (layer, position), beside those of the clean and the corrupted runs;
+    the subject's tokens are [first, last + 1); the site, "block", "ffn" or "attention", is what was restored, in
+    windows of layers.
     """
     path = checked(path)
     n_layers, n_tokens = scores.shape
@@ -83,18 +71,7 @@ def curves(
     window: int,
     title: str,
 ) -> None:
-    """The average indirect effect by layer, one curve a role, with its 95 % interval.
-
-    Args:
-        path: where to; the suffix says in which format.
-        effects: for each role the effect and the interval's lower and upper bound, each (layer,).
-        emphasised: the roles whose curves are bold.
-        window: in how many layers at once states were restored.
-        title: what stands above.
-
-    Raises:
-        ValueError: the suffix is none of PNG, PDF and SVG.
-    """
+    """The average indirect effect by layer, one curve a role, with its 95 % interval: each (layer,); some are bold."""
     with chart(path, title) as axes:
         for role, figures in effects.items():
             effect, low, high = ((100 * part).tolist() for part in figures)

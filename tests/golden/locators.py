@@ -31,7 +31,7 @@ from locate.lens.saturation import saturation_events
 from locate.lens.sensitivity import sensitivity
 from locate.lens.triggers import trigger_examples
 from locate.neurons.knowledge_neurons import layers_by_attribution
-from locate.neurons.suppression import highest_activation, random_neurons, scaling_check
+from locate.neurons.suppression import highest_activation, random_neurons
 from locate.question import ask
 
 FAMILIES = ("llama", "gpt2")
@@ -171,7 +171,6 @@ RESULTS: Mapping[str, Callable[[LanguageModel], Any]] = {
     "neurons": lambda lm: neurons(lm)[0],
     "neurons_activation": lambda lm: neurons(lm, method="activation", adaptive=False, share=0.5)[0],
     "neuron_counts": lambda lm: locate.average(neurons(lm)),
-    "scaling_check": lambda lm: scaling_check(lm, neurons(lm)[0], draws=2, neurons=NEURONS),
 }
 """What gives a result with a summary, a table and a file."""
 

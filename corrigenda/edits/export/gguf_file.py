@@ -108,11 +108,7 @@ def _require_same(base: str | Path, changes: Sequence[Change]) -> None:
 
 
 def _kind(tensor: Any, dtype: Kind | None) -> Any:
-    """What an edited tensor is written as.
-
-    Raises:
-        ValueError: the library cannot write it so.
-    """
+    """What an edited tensor is written as. Raises ValueError: the library cannot write it so."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
     former, row = tensor.tensor_type, int(tensor.shape[0])
@@ -157,16 +153,10 @@ def _rows(tensor: Any, kind: Any, changes: Sequence[Change], layer: int) -> Iter
 def copy_with(
     new: Mapping[str, tuple[Any, Iterable[bytes]]], said: Mapping[str, str], source: Path, reader: Any, path: Path
 ) -> None:
-    """Copies a GGUF file, with other tensors in the place of some, and with texts in its metadata.
+    """Copies a GGUF file, with `new` tensors (type and bytes by name) in the place of some, and texts in its metadata.
 
-    The library's writer would encode all metadata anew, and knows neither empty nor nested arrays: they are copied.
-
-    Args:
-        new: by name of a tensor its new type and its bytes.
-        said: the texts; the facts that the file names are named before those here.
-        source: the file.
-        reader: the library's, of the file.
-        path: where to.
+    The library's writer would encode all metadata anew, and knows neither empty nor nested arrays: they are copied. The
+    facts that the file names are named before those here.
     """
     from gguf import GGML_QUANT_SIZES, GGUFValueType
 

@@ -39,14 +39,7 @@ class Coordinates:
     @classmethod
     @torch.no_grad()
     def of(cls, lm: LanguageModel, layer: int, settings: WiseSettings, known: Coordinates | None = None) -> Coordinates:
-        """Those of a layer; the expensive parts are kept on disk.
-
-        Args:
-            lm: the model.
-            layer: the layer.
-            settings: the editor's.
-            known: some that may be the ones asked for already.
-        """
+        """Those of a layer; the expensive parts are kept on disk, and some may be known already."""
         key = (lm.cache_key, layer, settings.whiten, settings.ridge, settings.text, settings.unrelated)
         if known is not None and known.key == key:
             return known

@@ -75,11 +75,7 @@ class Learner:
             self.prompts[number] = prompts + [self._thinned(fact, rng) for _ in range(settings.thinned)]
 
     def learn(self) -> None:
-        """Learns the new facts, a batch at a time.
-
-        Raises:
-            EditRefusedError: none could be learned.
-        """
+        """Learns the new facts, a batch at a time. Raises EditRefusedError: none could be learned."""
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
         rows = self._run(todo)
@@ -243,14 +239,9 @@ class Learner:
     ) -> Tensor:
         """The routing loss with what other facts ask for: that the shard's own stay with it, and others' with theirs.
 
-        Args:
-            route: the loss without them.
-            answering: the values that answer.
-            scores: the routing scores of the new facts' rows.
-            old: the shard's earlier facts.
-            rivals: what other shards' scores of the new rows are, if there are others.
-            elsewhere: by fact of another shard its score there.
-            rng: draws which of them are asked at this step.
+        `route` is the loss without them, `scores` are of the new facts' rows, `old` the shard's earlier facts, `rivals`
+        other shards' scores of the new rows, if any, `elsewhere` by fact of another shard its score there; `rng` draws
+        which are asked.
         """
         settings, memories = self.settings, self.memories
         if old and settings.remembered:

@@ -27,12 +27,8 @@ class Margins:
     def of(cls, settings: WiseSettings, unit: float, spread: float) -> Margins:
         """The numbers given, times `margin_scale`; or calibrated.
 
-        Calibrated are alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha.
-
-        Args:
-            settings: the editor's.
-            unit: u, the median over unrelated prompts of the mean || m V ||.
-            spread: s, the 95 % quantile of the same over its median.
+        Calibrated are alpha = loudness u, beta = 2 s alpha, gamma = beta - alpha: u, the unit, is the median over
+        unrelated prompts of the mean || m V ||, s, the spread, the 95 % quantile over it.
         """
         if settings.alpha is not None and settings.beta is not None and settings.gamma is not None:
             given = (settings.alpha, settings.beta, settings.gamma)
@@ -44,13 +40,9 @@ class Margins:
     def loss(self, edit: Tensor, unrelated: Tensor) -> Tensor:
         """max(0, D_i - alpha) + max(0, beta - D_e) + max(0, gamma - (D_e - D_i)), from the scores.
 
-        Args:
-            edit: D_e of the edit's rows, (n,).
-            unrelated: D_i of unrelated prompts, (k,).
-
-        Returns:
-            The mean over the rows of each kind; in the third term each unrelated prompt is compared with the edit's
-            mean. With one row of each kind this is the paper's formula.
+        D_e of the edit's rows, (n,), and D_i of unrelated prompts, (k,). The mean over the rows of each kind; in the
+        third term each unrelated prompt is compared with the edit's mean. With one row of each kind this is the paper's
+        formula.
         """
         quiet = (unrelated - self.alpha).clamp(min=0).mean()
         apart = (self.gamma - (edit.mean() - unrelated)).clamp(min=0).mean()
@@ -64,13 +56,8 @@ class Margins:
 def rival_loss(own: Tensor, other: Tensor, margin: float) -> Tensor:
     """The mean of max(0, D_other - margin D_own): where a memory scores too high on what another shall answer.
 
-    Args:
-        own: D of some prompts in the memory that shall answer, (n,).
-        other: D of the same prompts in the other memory, (n,).
-        margin: the share of the one that the other may have.
-
-    Returns:
-        0 without prompts; differentiable in both.
+    D, (n,), is of the same prompts, in the memory that shall answer and in the other; differentiable in both; 0 without
+    prompts.
     """
     return (other - margin * own).clamp(min=0).sum() / max(len(other), 1)
 
@@ -91,11 +78,8 @@ def high_score(theta: Tensor, prompts: Sequence[Tensor]) -> float:
 def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float) -> Tensor:
     """Epsilon of each side memory, (memory,), between its facts and the unrelated prompts; `Wise` says the rule.
 
-    Args:
-        lowest: the smallest D of its facts, (memory,); infinite for a memory without facts.
-        far: the highest D of unrelated prompts that have nothing in common with the facts, (memory,).
-        near: the same of those that have the form of facts, (memory,).
-        margin: see `WiseSettings`.
+    All are (memory,): the smallest D of its facts (infinite without facts), the highest D of unrelated prompts that
+    have nothing in common with the facts (`far`), and that have their form (`near`).
     """
     beyond = margin * lowest
     halfway = (torch.minimum(far, lowest * (1 - ROUNDING)) + lowest) / 2

@@ -65,13 +65,9 @@ class Memories:
             self.others = not_edited(state.others, {fact.subject for fact in facts})
 
     def assign(self, notes: Sequence[dict[str, int]]) -> None:
-        """Says which shard each new fact goes to.
+        """Says which shard each new fact goes to, by what it is to an earlier one (`corrigenda.data.requests.history`).
 
-        Args:
-            notes: of every fact what it is to an earlier one (`corrigenda.data.requests.history`).
-
-        Raises:
-            EditRefusedError: they are more than the shards hold.
+        Raises EditRefusedError: they are more than the shards hold.
         """
         settings = self.settings
         # A fact that takes another's place, or repeats one, needs no place of its own.
@@ -177,9 +173,7 @@ class Memories:
     def result(self, contradictions: int, after_edit: Sequence[float]) -> tuple[Tensor, Tensor, WiseState]:
         """V' - V of each side memory, (memory, d_ffn, d_model), epsilon, (memory,), and what to go on from.
 
-        Args:
-            contradictions: how many facts contradict an earlier one.
-            after_edit: D of each held fact right after its own edit.
+        `contradictions` facts contradict an earlier one; `after_edit` is D of each held fact right after its own edit.
         """
         thetas, everything = self.thetas(), self.prompts(range(len(self.rows)))
         scores = torch.stack([prompt_scores(theta, everything).cpu() for theta in thetas])  # (memory, fact)

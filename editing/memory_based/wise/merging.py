@@ -15,15 +15,11 @@ Masks = Literal["disjoint", "independent"]
 
 
 def subspace(rho: float, masks: Masks, seed: int, shard: int, shape: torch.Size) -> Tensor:
-    """The entries that a shard may change: a mask of that shape, true for a share `rho` of them.
+    """The entries that a shard may change: a mask of a shape, (d_ffn, d_model), true for a share `rho` of them.
 
-    Args:
-        rho: the share.
-        masks: "disjoint": the masks of 1 / rho shards in a row have no entry in common; "independent": each is drawn
-            for itself, so that k of them share about rho^k of the entries (WISE, section 2.3.2).
-        seed: the same for all shards of a side memory.
-        shard: which one.
-        shape: (d_ffn, d_model).
+    "disjoint" masks of 1 / rho shards in a row have no entry in common; "independent" ones are drawn each for itself,
+    so that k of them share about rho^k of the entries (WISE, section 2.3.2). The seed is the same for all shards of a
+    side memory.
     """
     if masks == "independent":
         seed, shard = random.Random(f"{seed} {shard} mask").getrandbits(63), 0

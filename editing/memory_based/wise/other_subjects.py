@@ -26,16 +26,10 @@ def other_subjects(
     each: int,
     seed: int,
 ) -> dict[int, list[OtherSubject]]:
-    """For each fact some subjects that are not edited, with its prompt about them, in the layer's coordinates.
+    """For each fact some subjects that are not edited, with its prompt about them, in the coordinates of a layer.
 
-    Args:
-        lm: the model.
-        layer: the side memory's layer.
-        coordinates: of that layer.
-        facts: the facts by their numbers.
-        edited: the subjects of all edits.
-        each: how many subjects a fact gets; fewer where there are not so many.
-        seed: a fact's subjects depend on it and on the fact's number alone.
+    `edited` are the subjects of all edits; a fact gets `each` others, or fewer where there are not so many, which
+    depend on the seed and on its number alone.
     """
     subjects = sorted({fact.subject for fact in embedded_facts()} - set(edited))
     drawn: list[tuple[int, str]] = []

@@ -31,7 +31,7 @@ def draw_map(n_layers: int) -> None:
 
 
 def draw_counts(n_layers: int) -> None:
-    plot_layers("x.png", range(n_layers), [1.0] * n_layers, [0.5] * n_layers)
+    plot_layers("x.png", range(n_layers), [1.0] * n_layers, [0.5] * n_layers, title="", sums_label="")
 
 
 @pytest.mark.parametrize("n_layers", [1, 2, 4, 12, 30, 97])

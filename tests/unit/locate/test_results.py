@@ -25,7 +25,7 @@ ONE_OF_A_KIND = (
     *("trace_ffn", "trace_average", "knockout", "knockout_average", "attributes", "decode_early", "transplant_add"),
     *("logit_lens", "logit_attribution", "early_exit", "backward", "edit_lens_rome", "saturation", "triggers"),
     *("sensitivity", "agreement", "aggregation", "sub_updates", "values", "knowledge_neurons_gradient", "neurons"),
-    *("neuron_counts", "scaling_check", "relation", "relations", "circuit", "circuits", "circuit_change"),
+    *("neuron_counts", "relation", "relations", "circuit", "circuits", "circuit_change"),
     *("dictionary", "features", "features_together"),
 )
 

@@ -155,9 +155,9 @@ ARGUMENTS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("disjoint-missing", {"disjoint_from": "no-such"}, ["data.disjoint_from=no-such: no file or folder 'no-such'"]),
     ("disjoint-number", {"disjoint_from": 5}, ["data.disjoint_from=5: give the folder of a run"]),
     ("disjoint-empty", {"disjoint_from": ""}, ["data.disjoint_from='': give the folder of a run"]),
-    ("locality-limit", {"locality.limit": -1}, ["job.locality.limit=-1: must be a whole number, 0 or more"]),
-    ("locality-offset", {"locality.offset": "x"}, ["job.locality.offset=x: must be a whole number"]),
-    ("locality-nan", {"locality.limit": float("nan")}, ["job.locality.limit=nan: must be a whole number"]),
+    ("locality-limit", {"locality.limit": -1}, ["job.locality.limit=-1 must be at least 0"]),
+    ("locality-offset", {"locality.offset": "x"}, ["job.locality.offset='x' must be a whole number"]),
+    ("locality-nan", {"locality.limit": float("nan")}, ["job.locality.limit=nan must be a whole number"]),
 ]
 
 

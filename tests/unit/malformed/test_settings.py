@@ -38,7 +38,6 @@ from jobs.trace import TraceSettings
 from locate import CausalTrace, Noise, causal_trace
 from locate.neurons.knowledge_neurons import knowledge_neurons
 from locate.neurons.locator import Neurons
-from locate.neurons.suppression import scaling_check
 
 FACT = Fact("Paris", "{} is the capital of", "Rome", "France")
 PLACES: dict[str, Any] = {"neurons": [(0, 1)]}
@@ -176,9 +175,6 @@ ARGUMENTS: list[tuple[str, Callable[[LanguageModel], object], str]] = [
     ("layers of true", lambda lm: knowledge_neurons(lm, FACT, layers=[True]), "(number 1) must be a whole number"),
     ("layers of one", lambda lm: knowledge_neurons(lm, FACT, layers=1), "layers=1 must be a list"),  # type: ignore[arg-type]
     ("max_tokens of nan", lambda lm: knowledge_neurons(lm, FACT, max_tokens=math.nan), "max_tokens=nan must be"),  # type: ignore[arg-type]
-    ("scaling by nan", lambda lm: scaling_check(lm, None, math.nan), "scaling_check: factor=nan must be a finite"),  # type: ignore[arg-type]
-    ("scaling with no draw", lambda lm: scaling_check(lm, None, draws=0), "draws=0 must be at least 1"),  # type: ignore[arg-type]
-    ("scaling with a text of seed", lambda lm: scaling_check(lm, None, seed="a"), "seed='a' must be a whole"),  # type: ignore[arg-type]
     ("a layer beyond the model", lambda lm: prepare(Rome(layer=9), lm), "layer 9: the model has 4 layers"),
 ]
 

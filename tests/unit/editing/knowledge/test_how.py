@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from made_entries import Folding
 
 from corrigenda import EditRefusedError, Fact, KnowledgeBase, LanguageModel, LowRankEdit
 from corrigenda.errors import SettingsError
-from corrigenda.knowledge.folding import Folding
 from corrigenda.moments.text import Text
 from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, ValueSettings
 from editing.knowledge.how import how_named, how_of, ways
@@ -86,7 +86,7 @@ def test_what_is_folded_holds(lm: LanguageModel, tmp_path: Path) -> None:
 
 
 def test_memit_is_the_algebra_of_the_base(lm: LanguageModel, tmp_path: Path) -> None:
-    """V = A^-1 B with lambda as MEMIT takes it, against `Folding`, which has its own code for that."""
+    """V = A^-1 B with lambda as MEMIT takes it, entry by entry."""
     editor = dataclasses.replace(EDITORS[0], ridge=0.0)
     way = how_of(editor)
     with KnowledgeBase.open(tmp_path / "facts.kb") as kb:

@@ -23,7 +23,7 @@ from eval import (
     measure,
 )
 from eval.protocols import checkpoints, journal, pre_edit, sequential
-from eval.protocols.change import change_norm
+from eval.protocols.checkpoints import change_norm
 from eval.protocols.curves import curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
 

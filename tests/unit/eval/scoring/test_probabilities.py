@@ -78,7 +78,6 @@ def test_probabilities_by_hand() -> None:
     assert probabilities(of(0.8, 0.2), of(0.9, 0.1)) == pytest.approx((0.4, 0.3))
     assert probabilities(of(0.25), of(0.9, 0.1)) == pytest.approx((0.25, 0.3))
     assert probabilities(of(0.2, 0.4, 0.1), of(0.25)) == pytest.approx((0.2, 0.25))
-    assert of(0.2, 0.4, 0.1).joint_probability == pytest.approx(0.008)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -77,7 +77,7 @@ def test_a_circuit_is_saved_and_drawn(lm: LanguageModel, tmp_path: Path) -> None
     again.plot(tmp_path / "circuit.png")
     assert (tmp_path / "circuit.png").stat().st_size > 10_000
     assert again.table().row_count == 10
-    assert float(again.read_by().sum()) == pytest.approx(float(again.written_by().sum()), abs=1e-4)
+    assert float(again.written_by().sum()) == pytest.approx(float(again.scores.sum()), abs=1e-4)
 
 
 @pytest.mark.parametrize("ablation", ["mean", "zero"])

@@ -72,7 +72,7 @@ def test_figures_are_those_of_the_parts() -> None:
     assert (found.layer, found.beta) == max(best, key=lambda one: best[one])
     seen = states(lm, tests, [training] * len(tests), (found.layer,))
     s, top = seen.at(found.layer), read_states(lm, seen.o).argmax(-1)
-    agree = read_states(lm, found.object_states(s)).argmax(-1) == top
+    agree = read_states(lm, found.beta * s @ found.weight.T + found.bias).argmax(-1) == top
     assert torch.equal(found.faithful, agree)
     assert torch.equal(found.controls["identity"], read_states(lm, s).argmax(-1) == top)
     shift = (samples.o - samples.at(found.layer)).mean(0)

@@ -1,5 +1,3 @@
-from statistics import fmean
-
 import pytest
 import tiny
 import torch
@@ -7,8 +5,7 @@ from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
-from locate.neurons.locator import Neurons
-from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons, scaling_check
+from locate.neurons.suppression import highest_activation, probabilities_scaled, random_neurons
 from locate.question import Question, ask
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Danielle speaks",))
@@ -45,25 +42,6 @@ def test_scaling_is_what_it_says(family: str, factor: float) -> None:
     assert abs(float(found[2] / found[0]) - 1) > 0.01
 
 
-def test_the_figures_of_the_check() -> None:
-    lm = tiny.build("llama")
-    refined = Neurons(method="activation", adaptive=False).find(lm, FACT)
-    check = scaling_check(lm, refined, factor=0.0, draws=3, seed=5, neurons=NEURONS)
-    questions = [result.question for result in refined.results]
-    assert len(questions) == 2
-
-    def mean(neurons: tuple[tuple[int, int], ...]) -> float:
-        return fmean(scaled_by_hand(lm, question, set(neurons), 0.0) for question in questions)
-
-    assert check.before == pytest.approx(mean(()), rel=1e-3)
-    assert check.located == pytest.approx(mean(NEURONS), rel=1e-3)
-    draws = [mean(random_neurons(lm, NEURONS, seed)) for seed in (5, 6, 7)]
-    assert check.random_draws == pytest.approx(draws, rel=1e-3)
-    assert check.random == pytest.approx(fmean(draws), rel=1e-3)
-    assert check.most_active == pytest.approx(mean(highest_activation(refined.results, NEURONS)), rel=1e-3)
-    assert check.summary()["neurons"] == [[1, 4], [1, 9], [3, 0]]
-
-
 def test_random_neurons() -> None:
     lm = tiny.build("llama")
     drawn = random_neurons(lm, NEURONS, seed=1)
@@ -84,18 +62,3 @@ def test_highest_activation() -> None:
         for one in map(torch.tensor, tables)
     ]
     assert highest_activation(results, [(1, 0), (1, 1), (3, 2)]) == ((1, 2), (1, 1), (3, 0))
-
-
-def test_bad_input() -> None:
-    lm = tiny.build("llama")
-    refined = Neurons(method="activation").find(lm, FACT)
-    with pytest.raises(ValueError, match="no neuron to scale"):
-        scaling_check(lm, refined, neurons=())
-    with pytest.raises(ValueError, match="draws=0 must be at least 1"):
-        scaling_check(lm, refined, draws=0)
-    with pytest.raises(ValueError, match="layer 3 was not looked at"):
-        scaling_check(lm, Neurons(method="activation", layers=(1, 2)).find(lm, FACT), neurons=[(3, 0)])
-    with pytest.raises(IndexError, match="neuron 300: layer 3 has neurons 0 to"):
-        scaling_check(lm, refined, neurons=[(3, 300)])
-    # From the end, and twice: one neuron.
-    assert scaling_check(lm, refined, neurons=[(-1, 4), (3, 4)]).neurons == ((3, 4),)
