@@ -5,9 +5,7 @@ import random_inputs
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 
-MANY = examples(
-    max_examples=1000, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+MANY = examples(max_examples=1000, suppress_health_check=list(HealthCheck))
 
 
 def test_settings() -> None:

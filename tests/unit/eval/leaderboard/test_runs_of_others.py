@@ -127,17 +127,17 @@ def attack(store: Path, data: st.DataObject) -> None:
         (theirs / "records.sha256").write_bytes(digests)
 
 
-FORMS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+FORMS = {"suppress_health_check": list(HealthCheck)}
 
 
-@settings(max_examples=25, derandomize=True, **FORMS)
+@settings(max_examples=25, **FORMS)
 @given(st.data())
 def test_one_bad_run_does_not_end_the_list_or_the_tables(two_runs: Path, data: st.DataObject) -> None:
     attack(two_runs, data)
 
 
 @pytest.mark.nightly
-@settings(max_examples=2000, **FORMS)
+@settings(max_examples=2000, derandomize=False, **FORMS)
 @given(st.data())
 def test_one_bad_run_does_not_end_them_deep(two_runs: Path, data: st.DataObject) -> None:
     attack(two_runs, data)
