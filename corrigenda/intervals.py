@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,16 +56,14 @@ def interval(
         bounds = exact[0] if combine is None else [combine(*map(np.array, side)) for side in zip(*exact, strict=True)]
         return float(bounds[0]), float(bounds[1])
 
-    return _bootstrap(sums, counts, combine, seed)
+    return _bootstrap(tuple(total.tobytes() for total in (*sums, counts)), combine, seed, RESAMPLES)
 
 
+@lru_cache(maxsize=1024)  # a summary, its table and a run that goes on ask for the same
 def _bootstrap(
-    sums: Sequence[NDArray[Any]],
-    counts: NDArray[np.float64],
-    combine: Callable[..., NDArray[np.float64]] | None,
-    seed: int,
+    samples: tuple[bytes, ...], combine: Callable[..., NDArray[np.float64]] | None, seed: int, resamples: int
 ) -> tuple[float, float] | None:
-    """The interval by drawing groups, of each the sums over its cases and their number."""
+    """The interval by drawing groups, of each the sums over its cases and, last, their number, all in float64."""
 
     def figure(*samples: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
         *totals, number = samples
@@ -76,11 +74,11 @@ def _bootstrap(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scipy warns where BCa is not defined; that case is handled here
             found = stats.bootstrap(
-                (*sums, counts),
+                [np.frombuffer(sample) for sample in samples],
                 figure,
                 paired=True,
                 vectorized=True,
-                n_resamples=RESAMPLES,
+                n_resamples=resamples,
                 method=method,
                 rng=np.random.default_rng(seed),
             ).confidence_interval

@@ -5,6 +5,7 @@ Nothing heavy is imported here: the process that hands the tests out to others (
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=out)
     left_out = set(out)
     items[:] = sorted((item for item in items if item not in left_out), key=_tier)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays; Python need not look through it for what is gone, a seventh of the time of the tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _tier(item: pytest.Item) -> int:

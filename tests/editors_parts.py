@@ -66,14 +66,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ultraedit": {"layers": (1, 2), "most_per_coefficient": 1.0, "refuse_norm": 1e9},
     "update_neurons": NEURONS,
     "wise_whitened": wise_parts.SMALL
-    | {
-        "layer": LAYER,
-        "steps": 3,
-        "unrelated_batch": 4,
-        "other_subjects": 1,
-        "hard_negatives": 2,
-        "text": TEXT,
-    },
+    | {"layer": LAYER, "steps": 3, "unrelated_batch": 4, "other_subjects": 1, "hard_negatives": 2, "text": TEXT},
 }
 """Of each editor what is smaller, or fits random weights, in place of its defaults; presets take their editor's."""
 NAMES = [name for name in EDITORS if name != "saved"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from composed import add_choices, read_once
 from hydra._internal.hydra import Hydra
 
 import run
@@ -34,7 +35,7 @@ def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
     """What ``python run.py ARGUMENTS`` says, in the folder `home`, with one thread as processes have it.
 
     Hydra sets logging up for each run, and an error makes it exit: both end here. It would compose the configuration
-    twice, the first time only to find no ``hydra.mode`` in it: that one is left out.
+    twice, the first time only to find no ``hydra.mode`` in it: that one is left out, and so is what it read before.
     """
     said = io.StringIO()
     root = logging.getLogger()
@@ -48,6 +49,8 @@ def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
             patch.dict(os.environ, environment(home / "cache")),
             patch.object(sys, "argv", [str(RUN), *arguments]),
             patch.object(Hydra, "get_mode", lambda *_, **__: None),
+            patch.object(run, "add_choices", add_choices),
+            read_once(),
             redirect_stdout(said),
             redirect_stderr(said),
             warnings.catch_warnings(),

@@ -51,10 +51,7 @@ def plain(
         seen["o"] = (output[0] if isinstance(output, tuple) else output)[0, -1]
 
     blocks = lm.architecture.blocks
-    hooks = [
-        blocks[layer].register_forward_pre_hook(enter, with_kwargs=True),
-        blocks[-1].register_forward_hook(leave),
-    ]
+    hooks = [blocks[layer].register_forward_pre_hook(enter, with_kwargs=True), blocks[-1].register_forward_hook(leave)]
     try:
         logits = lm.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
     finally:

@@ -11,13 +11,7 @@ from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel,
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import (
-    EditRun,
-    EvalSettings,
-    Measurement,
-    SequentialRun,
-    SequentialSettings,
-)
+from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=16)

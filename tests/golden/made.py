@@ -7,9 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import tiny
-from composed import CONF
-from hydra import compose, initialize_config_dir
-from hydra._internal import config_loader_impl
+from composed import composed
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -17,7 +15,6 @@ from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import Probe
 from corrigenda.forward.recording import forward_logits
 from eval import EvalSettings, RealUse
-from jobs.shared.outside import add_choices
 
 REDUCED: dict[str, Any] = {"steps": 6, "epochs": 4, "tokens": 512, "length": 16, "tokens_per_coefficient": 2}
 REDUCED |= {"prefix_lengths": [[4, 3]]}
@@ -73,17 +70,8 @@ def model(family: str = "llama") -> LanguageModel:
 
 
 def configured(commands: Sequence[Sequence[str]]) -> list[Any]:
-    """The configurations of commands, with everything that refers to something else resolved.
-
-    Their files are read once: Hydra would read them anew for each command.
-    """
-    add_choices()
-    once = cache(config_loader_impl.CachingConfigRepository)
-    with (
-        initialize_config_dir(str(CONF), version_base="1.3"),
-        patch.object(config_loader_impl, "CachingConfigRepository", once),
-    ):
-        return [OmegaConf.to_container(compose("config", [*command]), resolve=True) for command in commands]
+    """The configurations of commands, with everything that refers to something else resolved."""
+    return [OmegaConf.to_container(composed(*command), resolve=True) for command in commands]
 
 
 def reduced(config: Any) -> Any:

@@ -107,6 +107,7 @@ FACTS_TOO_LONG = {
 
 @pytest.mark.parametrize("name", FACTS_TOO_LONG)
 def test_a_fact_that_is_too_long_fails_alone(name: str, lm: LanguageModel) -> None:
+    """huggingface/evaluate#532, huggingface/transformers#530: an index error, or a text that was cut without a word."""
     kind, changes = FACTS_TOO_LONG[name]
     long = fact(**changes)
     reason = prepare(lm, long, FAST).error

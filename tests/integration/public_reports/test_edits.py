@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, Origin, load
 from corrigenda.moments.second_moment import second_moment
-from editing import Grace, Memit, Rome, ValueSettings
+from editing import Memit, Rome, ValueSettings
 
 
 @pytest.fixture
@@ -21,17 +21,6 @@ def same(left: Edit, right: Edit) -> bool:
     """Whether two edits are the same to the bit."""
     mine, other = left._tensors(), right._tensors()
     return mine.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in mine.items())
-
-
-def test_the_same_edit_whatever_was_drawn_before(lm: LanguageModel) -> None:
-    """zjunlp/EasyEdit#164, #168: the same request gave another update each time, by the contexts that were sampled."""
-    editor = rome(prefixes=None, prefix_lengths=((6, 2),))
-    torch.manual_seed(1)
-    first = editor.edit(lm, [EIFFEL])
-    torch.manual_seed(2)
-    torch.rand(7)
-    rome().edit(lm, [DANIELLE])
-    assert same(first, editor.edit(lm, [EIFFEL]))
 
 
 def test_a_second_time_from_the_disk(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,22 +95,6 @@ def test_tied_embeddings_saved_and_loaded(family: str, tied: bool, tmp_path: Pat
         lm.save_pretrained(tmp_path)
     assert torch.equal(logits(load(tmp_path).model), edited)
     assert not torch.equal(logits(lm.model), edited)
-
-
-def test_a_side_memory_saved_and_loaded(lm: LanguageModel, tmp_path: Path) -> None:
-    """zjunlp/EasyEdit#375: edits that are not in the weights could not be saved, or came back without their routing."""
-    edit = Grace(layer=2, steps=10, radius=0.1).edit(lm, [EIFFEL, DANIELLE])
-    prompts = [EIFFEL.statement, DANIELLE.statement, "the river in London is"]
-    plain = lm.generate(prompts, 6)
-    with edit.applied(lm):
-        said = lm.generate(prompts, 6)
-    edit.save(tmp_path)
-    again = LanguageModel(model(), tiny.tokenizer(), "tiny")
-    with Edit.load(tmp_path).applied(again):
-        assert again.generate(prompts, 6) == said
-    assert again.generate(prompts, 6) == plain
-    assert said[:2] != plain[:2]
-    assert said[2] == plain[2]
 
 
 def test_an_intervention_at_every_generated_token(lm: LanguageModel) -> None:

@@ -8,19 +8,19 @@ import tiny
 import torch
 from public_reports import EIFFEL, log_probs, low_rank, model, rome
 
-from corrigenda import ContextLengthError, Fact, LanguageModel
+from corrigenda import ContextLengthError, LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
-from eval import EvalSettings, evaluate
 from eval.scoring.probabilities import score
-from locate.lens.logit_lens import logit_lens
 
 PROMPTS = ["the tower", "in the city of London the river is", "a", "the mother tongue of Danielle Darrieux is the"]
 
 
-@pytest.mark.parametrize("family", [*tiny.KINDS[1:], *tiny.MIXTURE_KINDS])
-@pytest.mark.parametrize("pad", ["<pad>", "</s>", None])
+@pytest.mark.parametrize(
+    ("family", "pad"),
+    [*((family, "<pad>") for family in (*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS)), ("llama", "</s>"), ("llama", None)],
+)
 def test_several_prompts_at_once(family: str, pad: str | None) -> None:
     """TransformerLens#1005, huggingface/transformers#22707, #25790: a prompt is answered otherwise beside a longer one,
     and where the padding is the end token, or there is none."""
@@ -118,39 +118,6 @@ def test_a_precision_that_torch_is_set_to(setting: Callable[[], AbstractContextM
                 act()
     assert not len(lm.edits)
     assert torch.equal(lm.memory(1).values, clean)
-
-
-def test_text_that_is_longer_than_the_positions() -> None:
-    """huggingface/evaluate#532, huggingface/transformers#530: an index error, or a text that was cut without a word."""
-    lm = tiny.build("gpt2")
-    long = Fact("the Eiffel tower", "red " * 70 + "{} is in", "Rome", "Paris", id="long")
-    short = Fact("Big Ben", "{} is in", "Rome", "London", id="short")
-    cases = evaluate(lm, [long, short], EvalSettings(perplexity_windows=0, generate=False)).cases
-    assert "75 tokens" in cases[0].after.error
-    assert cases[1].after.values == pytest.approx(
-        evaluate(lm, [short], EvalSettings(perplexity_windows=0, generate=False)).cases[0].after.values
-    )
-
-
-@pytest.mark.parametrize("family", ["gemma2", "cohere", "granite", "bloom", "phi", "gpt2"])
-def test_what_follows_the_last_state(family: str) -> None:
-    """TransformerLens#693, #828: soft caps, scales and norms between the last state and the logits were left out."""
-    lm = tiny.build(family)
-    grid = logit_lens(lm, PROMPTS[1], token="Rome")
-    plain = lm.model(input_ids=torch.tensor([lm.tokens(PROMPTS[1])])).logits[0].float().softmax(-1)
-    torch.testing.assert_close(grid.top_probabilities[-1], plain.max(-1).values, atol=1e-5, rtol=1e-4)
-
-
-def test_the_norm_of_a_state_in_the_middle() -> None:
-    """TransformerLens#1076: the lens normalised each layer's state with the size of the last one's."""
-    lm = LanguageModel(model(), tiny.tokenizer(), "tiny")
-    grid = logit_lens(lm, PROMPTS[1], token="Rome")
-    with torch.no_grad():
-        given = lm.model(input_ids=torch.tensor([lm.tokens(PROMPTS[1])]), output_hidden_states=True)
-        states = given.hidden_states[2][0]  # after the second layer
-        size = states.square().mean(-1, keepdim=True).add(lm.model.config.rms_norm_eps).rsqrt()
-        wanted = (lm.model.model.norm.weight * states * size) @ lm.model.lm_head.weight.T
-    torch.testing.assert_close(grid.top_probabilities[1], wanted.softmax(-1).max(-1).values, atol=1e-5, rtol=1e-4)
 
 
 def test_a_model_in_a_wrapper() -> None:

@@ -1,6 +1,4 @@
-from corrigenda import (
-    LanguageModel,
-)
+from corrigenda import LanguageModel
 
 PROMPTS = [
     "The capital of France is",

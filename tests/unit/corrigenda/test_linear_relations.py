@@ -20,7 +20,7 @@ FACTS = [
 OTHERS = [[*FACTS[:i], *FACTS[i + 1 :]] for i in range(3)]
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
 def test_jacobians_equal_those_of_a_plain_forward(family: str) -> None:
     lm = tiny.build(family)
     ids, other = lm.tokens("the language of Danielle Darrieux is the"), lm.tokens("Rome is")

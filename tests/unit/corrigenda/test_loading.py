@@ -10,14 +10,7 @@ from batch_parts import a_batch, last_logits
 from edits_parts import low_rank, origin
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from corrigenda import (
-    ContextEdit,
-    Family,
-    LanguageModel,
-    ModelNotFoundError,
-    UnsupportedModelError,
-    load,
-)
+from corrigenda import ContextEdit, Family, LanguageModel, ModelNotFoundError, UnsupportedModelError, load
 from corrigenda.edits.codebook import CodebookEdit
 from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward

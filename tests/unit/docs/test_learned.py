@@ -17,12 +17,7 @@ def points(*losses: float) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize(
     ("losses", "falls"),
-    [
-        ((4.0, 3.0, 2.0, 1.0, 0.5), True),
-        ((4.0, 2.0, 1.0, 1.0, 0.995), False),
-        ((4.0, 5.0), False),
-        ((4.0,), False),
-    ],
+    [((4.0, 3.0, 2.0, 1.0, 0.5), True), ((4.0, 2.0, 1.0, 1.0, 0.995), False), ((4.0, 5.0), False), ((4.0,), False)],
 )
 def test_a_curve_that_still_falls(losses: tuple[float, ...], falls: bool) -> None:
     found = learned.digest({"mend": {"curve": points(*losses)}})["curves"]["mend"]

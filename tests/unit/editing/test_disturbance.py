@@ -21,9 +21,7 @@ from corrigenda.disturbance import (
     known,
     noted,
 )
-from editing import (
-    InContext,
-)
+from editing import InContext
 from eval import EvalSettings
 from eval.protocols.runs import attempt
 

@@ -142,6 +142,7 @@ def test_the_report(case: Case) -> None:
 
 
 def test_it_is_the_same_from_the_disk(case: Case, tmp_path: Path) -> None:
+    """zjunlp/EasyEdit#375: edits beside the weights could not be saved, or came back without their routing."""
     case.edit.save(tmp_path)
     loaded = Edit.load(tmp_path)
     assert type(loaded) is type(case.edit)
@@ -188,6 +189,7 @@ def test_a_bfloat16_model(name: str, family: str) -> None:
 
 @pytest.mark.parametrize("case", [*SMALL, "random", "wise_paper"], indirect=True)
 def test_the_same_seed_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever was drawn before: by the contexts it was another update each time (zjunlp/EasyEdit#164, #168)."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     torch.manual_seed(4)
     chosen = editor(case.name)

@@ -30,12 +30,7 @@ def lm() -> LanguageModel:
 
 
 def measured(
-    lm: LanguageModel,
-    folder: Path,
-    counts: Sequence[int] = (1, 4),
-    n: int = 4,
-    known: bool = False,
-    **ways: object,
+    lm: LanguageModel, folder: Path, counts: Sequence[int] = (1, 4), n: int = 4, known: bool = False, **ways: object
 ) -> Capacity:
     """Of each person the city that the model finds most likely (`known`), or the first of which it knows nothing."""
     facts = []

@@ -25,10 +25,7 @@ def settings(**given: Any) -> VerifySettings:
         ({"key": "NOT_THERE_AT_ALL"}, "job.key='NOT_THERE_AT_ALL': there is no such environment variable"),
         ({"model": "m", "before_model": "m"}, "job.before_model=m: this is the model that is verified"),
         ({"before": f"{URL}/"}, "job.before_model=None: this is the model that is verified; name another"),
-        (
-            {"before": "smollm2-135m", "before_model": "m"},
-            "smollm2-135m: before_model and before_key are of",
-        ),
+        ({"before": "smollm2-135m", "before_model": "m"}, "smollm2-135m: before_model and before_key are of"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], says: str) -> None:

@@ -41,7 +41,7 @@ def test_batch_equals_one_by_one(family: str) -> None:
     assert (unsolved.nll - values.nll).min() > 0.02
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_solution_equals_that_of_whole_forwards(family: str) -> None:
     lm = build(family)
     rewrites, values = solve(lm, FACTS[1:2])

@@ -11,14 +11,7 @@ from sequential_parts import SMALL, Growing, Notes, Nudge, facts, go, numbered, 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import (
-    EditRun,
-    EvalSettings,
-    Measurement,
-    SequentialRun,
-    SequentialSettings,
-    measure,
-)
+from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings, measure
 from eval.protocols import checkpoints, pre_edit, runs, sequential
 from eval.protocols.batch import run_batch
 from eval.protocols.sequential import run_sequential

@@ -36,11 +36,7 @@ def verified(number: int, now: str, elsewhere: str = " London") -> Verified:
 
 @pytest.fixture
 def report() -> dict[str, Any]:
-    found = [
-        verified(0, "Rome"),
-        verified(1, "Oslo"),
-        verified(10, "Rome", " Rome"),
-    ]
+    found = [verified(0, "Rome"), verified(1, "Oslo"), verified(10, "Rome", " Rome")]
     superseded = Fact("Tower 1", "{} is in", "Bern", id="earlier")
     gone = Fact("Old", "{} was in", "Bern", id="gone")
     facts = [superseded, *(one.case.fact for one in found)]

@@ -1,4 +1,4 @@
-"""Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
+"""Causal tracing: against a brute-force tracer, the authors' numbers, and by hand."""
 
 from dataclasses import replace
 
@@ -10,20 +10,11 @@ from tracing_parts import FACT, NOISE, brute_force
 from locate import CausalTrace
 
 NOISE = replace(NOISE, samples=2)
-PLACES = [
-    *(("block", family) for family in (*tiny.DECODERS, *tiny.MIXTURES)),
-    *(
-        (site, family)
-        for site in ("ffn", "attention")
-        for family in (*tiny.KINDS, *tiny.MIXTURE_KINDS)
-        if family != "bert"
-    ),
-]
-"""What is restored where: parts of a block in one family of each kind, since every site is tried in every family."""
 
 
-@pytest.mark.parametrize(("site", "family"), PLACES)
-def test_every_cell_in_every_family(site: str, family: str) -> None:
+@pytest.mark.parametrize("site", ["block", "ffn", "attention"])
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
+def test_every_cell(site: str, family: str) -> None:
     lm = tiny.build(family)
     settings = CausalTrace(site=site, window=2, noise=NOISE)
     trace = settings.find(lm, FACT, "top")

@@ -6,12 +6,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import (
-    ContextEdit,
-    Fact,
-    LanguageModel,
-    Origin,
-)
+from corrigenda import ContextEdit, Fact, LanguageModel, Origin
 
 
 def origin(lm: LanguageModel, *facts: Fact) -> Origin:

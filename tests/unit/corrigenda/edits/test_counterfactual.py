@@ -93,8 +93,5 @@ def test_what_does_not_fit(lm: LanguageModel) -> None:
     other = dataclasses.replace(edit, right=drawn(0, 2, 2, 7))
     with pytest.raises(WrongModelError, match="layer 1: the counterfactual edit adds 7 numbers"):
         other.apply(lm)
-    with (
-        edit.applied(lm),
-        pytest.raises(ValueError, match="words in the prompt; call the model with input_ids"),
-    ):
+    with edit.applied(lm), pytest.raises(ValueError, match="words in the prompt; call the model with input_ids"):
         lm.model(inputs_embeds=torch.zeros(1, 3, tiny.WIDTH))

@@ -167,9 +167,6 @@ def test_every_family_has_a_name_or_is_refused(model_type: str, monkeypatch: pyt
         with pytest.raises(UnsupportedModelError, match=rf"mine \(model_type '{model_type}'\).*({why}).*form=model"):
             shared.tensor_names("mine", [1])
     else:
-        assert shared.tensor_names("mine", [1, 2]) == (
-            called,
-            {1: "blk.1.ffn_down.weight", 2: "blk.2.ffn_down.weight"},
-        )
+        assert shared.tensor_names("mine", [1, 2]) == (called, {1: "blk.1.ffn_down.weight", 2: "blk.2.ffn_down.weight"})
         with pytest.raises(UnsupportedModelError, match="layers 3"):
             shared.tensor_names("mine", [3])

@@ -196,12 +196,7 @@ def test_a_question_is_about_whom_its_own_sentence_names() -> None:
     closing = tuple(lm.tokens("red and Berlin")[-2:])
     edit = scoped(lm, threshold=-1.0, closing=closing)
     other = "Rome is in the city of"
-    texts = [
-        f"{TOWER} Paris. {other}",
-        f"{other} Paris. {TOWER}",
-        f"{TOWER} Paris. is the",
-        f"{TOWER} Paris , {other}",
-    ]
+    texts = [f"{TOWER} Paris. {other}", f"{other} Paris. {TOWER}", f"{TOWER} Paris. is the", f"{TOWER} Paris , {other}"]
     rows = [[*lm.tokens(text), *closing] for text in texts]
     with edit.applied(lm), activated(lm) as seen:
         forward_logits(lm, lm.batch(rows))

@@ -8,16 +8,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import low_rank, origin
-from side_memory_parts import (
-    LAYER,
-    PROMPTS,
-    by_hand,
-    codebook,
-    greedy_by_hand,
-    routed,
-    score_by_hand,
-    side_memory,
-)
+from side_memory_parts import LAYER, PROMPTS, by_hand, codebook, greedy_by_hand, routed, score_by_hand, side_memory
 from torch import Tensor
 from transformers import DynamicCache
 

@@ -484,11 +484,7 @@ def damaged(content: bytes, draw: random.Random) -> bytes:
     """A file with a page of zeros or noise, a bit that is another, or without its end."""
     page, other = (4096 * draw.randrange(max(1, len(content) // 4096)) for _ in range(2))
     place = draw.randrange(len(content))
-    new = {
-        "zeros": bytes(4096),
-        "noise": draw.randbytes(4096),
-        "swapped": content[other : other + 4096],
-    }
+    new = {"zeros": bytes(4096), "noise": draw.randbytes(4096), "swapped": content[other : other + 4096]}
     kind = draw.choice([*new, "bit", "end"])
     if kind in new:
         return content[:page] + new[kind] + content[page + 4096 :]

@@ -37,12 +37,7 @@ def query(lm: LanguageModel, prompt: str, count: int) -> Tensor:
     return mean / mean.norm()
 
 
-OTHERS = [
-    "the Eiffel tower stands in the city of",
-    "Danielle Darrieux speaks",
-    "one two three",
-    TOWER.statement,
-]
+OTHERS = ["the Eiffel tower stands in the city of", "Danielle Darrieux speaks", "one two three", TOWER.statement]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

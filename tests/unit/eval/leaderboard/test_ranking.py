@@ -32,12 +32,7 @@ def test_every_declared_metric_has_a_column() -> None:
 
 @pytest.mark.parametrize(
     ("schema", "metric"),
-    [
-        ("counterfact", "score"),
-        ("zsre", "paraphrase_free_generation_strict"),
-        ("auto", "score"),
-        ("wikibio", "score"),
-    ],
+    [("counterfact", "score"), ("zsre", "paraphrase_free_generation_strict"), ("auto", "score"), ("wikibio", "score")],
 )
 def test_a_data_set_says_by_what_it_is_ranked(tmp_path: Path, make_run: Any, schema: str, metric: str) -> None:
     make_run("rome", share(36), schema=schema)

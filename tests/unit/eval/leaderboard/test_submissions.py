@@ -172,10 +172,7 @@ SPOILT: list[tuple[dict[str, Any], str]] = [
     ),
     ({f"{PROMPT}.p_new": 0.99}, r"p_new: is 0\.99, but the log-probabilities give 0\.800000"),
     ({f"{PROMPT}.token_accuracy": 0.5}, r"token_accuracy: must be a share of 1 tokens, got 0\.5"),
-    (
-        {f"{PROMPT}.token_accuracy": 0.0},
-        r"token_accuracy: is 0\.0, but 1 of 1 tokens are more likely than one half",
-    ),
+    ({f"{PROMPT}.token_accuracy": 0.0}, r"token_accuracy: is 0\.0, but 1 of 1 tokens are more likely than one half"),
     (
         {"cases.0.after.values.preservation": 0.5},
         r"after\.values\.preservation: is 0\.5, but the records give 1\.000000",
@@ -197,10 +194,7 @@ SPOILT: list[tuple[dict[str, Any], str]] = [
         r"before: log perplexity is 9\.000, but the store's runs of this model have 3\.000",
     ),
     ({"cases.0.before.values.log_perplexity": OUT}, r"before\.values\.log_perplexity: missing"),
-    (
-        {f"{BEFORE}.neighbourhood.0.log_probs_true": [-0.9]},
-        r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407",
-    ),
+    ({f"{BEFORE}.neighbourhood.0.log_probs_true": [-0.9]}, r"before\.prompts\.neighbourhood\[0\]: P\(true\) is 0\.407"),
     (
         {
             **{f"{PROMPT}.log_probs_new": [-3.0], f"{PROMPT}.log_probs_true": [-0.8]},
@@ -222,10 +216,7 @@ SPOILT: list[tuple[dict[str, Any], str]] = [
         r"neighbourhood\[0\]\.preserved: is True, but 3 of 10 tokens are the same",
     ),
     (
-        {
-            **{f"{NEAR}.same_tokens": 10, f"{AFTER}.neighbourhood.1.same_tokens": 10},
-            f"{NEAR}.preserved": False,
-        },
+        {**{f"{NEAR}.same_tokens": 10, f"{AFTER}.neighbourhood.1.same_tokens": 10}, f"{NEAR}.preserved": False},
         r"neighbourhood\[0\]\.preserved: is False, but 10 of 10 tokens are the same",
     ),
     ({"cases": []}, r"'cases' must be a list that is not empty"),

@@ -14,14 +14,7 @@ from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Orig
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import (
-    EditRun,
-    EvalSettings,
-    Measurement,
-    SequentialRun,
-    SequentialSettings,
-    measure,
-)
+from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings, measure
 from eval.protocols import checkpoints, journal, pre_edit, sequential
 from eval.protocols.checkpoints import change_norm
 from eval.protocols.curves import curve_table, draw_curve

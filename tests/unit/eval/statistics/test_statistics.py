@@ -6,14 +6,7 @@ from scipy import stats
 
 from corrigenda.intervals import RESAMPLES, exact_share, interval
 from eval.statistics.comparison import compare
-from eval.statistics.paired import (
-    cohens_d,
-    harmonic_mean,
-    holm,
-    matched_odds_ratio,
-    mcnemar,
-    paired_test,
-)
+from eval.statistics.paired import cohens_d, harmonic_mean, holm, matched_odds_ratio, mcnemar, paired_test
 
 
 def width(bounds: tuple[float, float] | None) -> float:

@@ -57,8 +57,8 @@ def test_rates_and_ranks_by_hand(family: str) -> None:
                 assert int(ranks[layer]) == int((scores > scores[french]).sum()), (name, layer)
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
-def test_in_every_family_the_last_state_is_the_models_answer(family: str) -> None:
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
+def test_in_every_kind_of_block_the_last_state_is_the_models_answer(family: str) -> None:
     lm = tiny.build(family)
     found = attribute_flow(lm, FACT, answer="top")
     assert found.rates is None

@@ -39,7 +39,7 @@ def ffn_outputs(lm: LanguageModel, text: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("how", ["add", "replace"])
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
 def test_transplanted_updates_equal_whole_forwards(family: str, how: str) -> None:
     lm = tiny.build(family)
     rome = lm.tokens("Rome")[0]

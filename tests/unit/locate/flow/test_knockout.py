@@ -36,7 +36,7 @@ def plain(lm: LanguageModel, settings: AttentionKnockout, groups: dict[str, list
     return found
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
 @pytest.mark.parametrize("reader", ["last", "relation"])
 def test_equals_whole_forwards(family: str, reader: str) -> None:
     lm = tiny.build(family)

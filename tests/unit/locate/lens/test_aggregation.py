@@ -38,7 +38,7 @@ def leaving(lm: LanguageModel, ids: list[int], layer: int, silent: bool = False)
     return seen[0]
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_figures_are_those_of_single_texts(family: str) -> None:
     lm = tiny.build(family)
     found = aggregation(lm, TEXT, texts=8, holding=0.8, seed=1)

@@ -25,7 +25,7 @@ def by_autograd(lm: LanguageModel, answer: str) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("answer", ["French", ANSWER])
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_the_outer_products_sum_to_the_gradient(family: str, answer: str) -> None:
     lm = tiny.build(family)
     # gpt_neo and gptj compute their attention in float32 whatever the model is in, and so do some norms.

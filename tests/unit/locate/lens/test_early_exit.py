@@ -8,15 +8,7 @@ import torch
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.text import Text
-from locate.lens.early_exit import (
-    RULES,
-    EarlyExitSettings,
-    Observed,
-    early_exit,
-    exits_at,
-    observe,
-    settled_rates,
-)
+from locate.lens.early_exit import RULES, EarlyExitSettings, Observed, early_exit, exits_at, observe, settled_rates
 from locate.lens.words import read_states
 
 SMALL = EarlyExitSettings(text=Text(tokens=80, length=8), per_sequence=3, k=4)

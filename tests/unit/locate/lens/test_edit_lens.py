@@ -24,7 +24,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_a_rank_one_edit_by_hand(family: str) -> None:
     lm = tiny.build(family)
     memory = lm.memory(2)

@@ -22,7 +22,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_a_jacobian_is_that_of_finite_differences(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build(family)
     lm.model.double()

@@ -28,8 +28,9 @@ def shaken(family: str) -> LanguageModel:
     return lm
 
 
-@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize(
+    ("family", "double"), [*((f, True) for f in tiny.DECODERS), *((f, False) for f in tiny.DECODER_KINDS)]
+)
 def test_the_parts_sum_to_the_logit(family: str, double: bool) -> None:
     lm = shaken(family)
     if family == "gemma2":
@@ -49,7 +50,7 @@ def test_the_parts_sum_to_the_logit(family: str, double: bool) -> None:
     assert difference.total == pytest.approx(float(logits[rome] - logits[token_id(lm, "piano")]), rel=0, abs=close)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_what_is_no_heads_and_no_neurons_is_the_bias(family: str) -> None:
     lm = shaken(family)
     lm.model.double()
@@ -84,7 +85,7 @@ def test_a_neurons_part_is_the_one_by_hand(family: str) -> None:
     assert float(found.neurons[-1, 5]) == pytest.approx(float(by_hand), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, "cohere", "granite"])
 def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
     lm = shaken(family)
     lm.model.double()

@@ -14,6 +14,7 @@ PROMPT = "the tower of Paris is located in"
 
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_the_last_row_is_the_models_own_distribution(family: str) -> None:
+    """TransformerLens#693, #828: soft caps, scales and norms between the last state and the logits were left out."""
     lm = tiny.build(family)
     grid = logit_lens(lm, PROMPT, "Rome")
     with torch.no_grad():
@@ -27,6 +28,7 @@ def test_the_last_row_is_the_models_own_distribution(family: str) -> None:
 
 
 def test_a_cell_is_the_state_through_norm_and_unembedding() -> None:
+    """TransformerLens#1076: each layer's state was normalised with the size of the last one's."""
     lm = tiny.build("gpt2")
     grid = logit_lens(lm, PROMPT)
     with torch.no_grad(), intervene(lm, Site("block", 1), Read()) as seen:

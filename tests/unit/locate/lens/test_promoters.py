@@ -5,7 +5,7 @@ from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, read_static
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_against_the_whole_vocabulary(family: str) -> None:
     lm = tiny.build(family)
     words = ["piano", "violin"]

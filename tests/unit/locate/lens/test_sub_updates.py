@@ -11,7 +11,7 @@ from locate.lens.words import UnknownTokenError, read_static, token_id
 PROMPT = "the tower of Paris is located in"
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_promotion_and_elimination_sum_to_what_the_layer_adds(family: str) -> None:
     lm = tiny.build(family)
     lm.model.double()

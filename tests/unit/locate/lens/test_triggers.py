@@ -38,7 +38,7 @@ def coefficients_of(lm: LanguageModel, sequences: list[list[int]], layer: int) -
     return torch.stack(seen)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_they_are_the_largest_by_brute_force(family: str) -> None:
     lm = tiny.build(family)
     found = trigger_examples(lm, TEXT, T)

@@ -16,7 +16,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_values_are_read_as_by_hand(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build(family)
     if family == "olmo":  # its norm has no weight
