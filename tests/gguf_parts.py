@@ -1,5 +1,6 @@
 """GGUF files of tiny models, written as llama.cpp's converter writes them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -8,11 +9,18 @@ import numpy as np
 from corrigenda import LanguageModel
 
 
-def write_gguf(path: Path, lm: LanguageModel, without: str | None = None, kind: str = "F32", word: str = "w") -> Path:
+def write_gguf(
+    path: Path,
+    lm: LanguageModel,
+    without: str | None = None,
+    kind: str = "F32",
+    word: str = "w",
+    more: Callable[[gguf.GGUFWriter], None] | None = None,
+) -> Path:
     """A Llama model as llama.cpp's converter writes it, with a byte-level tokenizer of its own.
 
     `without` names a tensor to leave out; matrices whose rows are whole blocks of 32 numbers are of `kind`. Tokens that
-    no text has are `word` and a number ("\u0120w" is " w" as BPE writes it).
+    no text has are `word` and a number ("\u0120w" is " w" as BPE writes it). `more` writes what else there shall be.
     """
     config = lm.model.config
     tokens = ["<pad>", "<s>", "</s>", "<unk>", "t", "h", "th"]
@@ -50,6 +58,8 @@ def write_gguf(path: Path, lm: LanguageModel, without: str | None = None, kind: 
             writer.add_tensor(called, blocks, raw_dtype=gguf.GGMLQuantizationType[kind])
         else:
             writer.add_tensor(called, array)
+    if more is not None:
+        more(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
 from corrigenda.models.condition import refuse_incomplete
-from corrigenda.models.gguf_rows import rows_of
+from corrigenda.models.gguf_rows import read_positions, rows_of
 from corrigenda.models.packed import pack, write
 from corrigenda.system.files import (
     cache_folder,
@@ -118,18 +118,21 @@ def _read(gguf_file: Path) -> tuple[Any, tuple[dict[str, Any], dict[str, str]] |
 
     Raises:
         DamagedModelError: it is cut short or damaged, or it lacks weights.
+        UnsupportedModelError: it has something that transformers passes over.
         Exception: what transformers raises where it cannot read it.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+        read_positions(gguf_file, config)
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         weights = rows_of(gguf_file, empty)
         if weights is not None:
             return empty, weights
-        options: dict[str, Any] = {"gguf_file": gguf_file.name, "dtype": torch.float32, "output_loading_info": True}
+        options: dict[str, Any] = {"gguf_file": gguf_file.name, "config": config, "dtype": torch.float32}
+        options["output_loading_info"] = True
         loaded: Any = AutoModelForCausalLM.from_pretrained(gguf_file.parent, **options)
     except Exception as error:
         if problem := _problem(gguf_file):

@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.packed import PLAIN, require_readable, shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FREQUENCIES = "rope_freqs.weight"
+"""By what llama.cpp divides each frequency of a model's rotary positions."""
+ELSEWHERE = "load the model's folder or hub id instead"
 
 
 def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
     The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
-    rename and reorder it, where the file has not exactly the model's parameters, or where this version of transformers
-    does it in another way. A damaged file raises exceptions of many kinds.
+    rename and reorder it, where the file has not all of the model's parameters, or where this version of transformers
+    does it in another way. Raises UnsupportedModelError: the file has a tensor that the model has no place for. A
+    damaged file raises exceptions of many kinds.
     """
     from corrigenda.models.gguf_reader import LeanReader
 
@@ -44,6 +50,11 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
             done = processor.process(weights=tensor.data, name=tensor.name)
         name = names.get(done.name, "")
         if name not in parameters:
+            if tensor.name != FREQUENCIES:
+                raise UnsupportedModelError(
+                    f"{gguf_file} has the tensor {tensor.name}, for which the {type(model).__name__} that transformers "
+                    f"makes of the file has no place: without it the model would say other things; {ELSEWHERE}"
+                )
             continue
         rows = torch.from_numpy(done.weights.copy())
         if kind not in PLAIN:
@@ -55,6 +66,49 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
     if tensors.keys() != parameters.keys():
         return None
     return tensors, {name: kinds[name] for name in parameters if name in kinds}  # in the order of `packed.pack`
+
+
+def read_positions(gguf_file: Path, config: Any) -> None:
+    """Gives a configuration what a GGUF file says of the scaling of rotary positions, which transformers passes over.
+
+    Raises:
+        UnsupportedModelError: they are scaled otherwise than Llama 3.1's.
+    """
+    from corrigenda.models.gguf_reader import LeanReader
+
+    reader = LeanReader(gguf_file)
+    said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope.scal" in name}
+    kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
+    factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]
+    own: Any = getattr(config, "rope_parameters", None) or {}
+    if own.get("rope_type", "default") != "default":
+        return
+    if kind not in ("none", "linear") or any(factor not in (0, 1) for factor in factors):
+        raise UnsupportedModelError(
+            f"{gguf_file}: its positions are scaled (rope.scaling.type {kind!r}, factor {factors}), which transformers "
+            f"does not read from a GGUF file: the model would say other things; {ELSEWHERE}"
+        )
+    divisors = next((torch.tensor(one.data).float() for one in reader.tensors if one.name == FREQUENCIES), None)
+    if divisors is None or bool((divisors == 1).all()):
+        return
+    base = float(own.get("rope_theta", 10000.0))
+    plain = base ** (-torch.arange(len(divisors)).float() / len(divisors))
+    factor, read = float(divisors.max()), 8192  # what all of Llama 3.1, 3.2 and 3.3 have, but for the factor
+    turns = read * plain / (2 * torch.pi)  # in as many tokens as were read before; above 4 a frequency stays
+    share = ((turns - 1) / 3).clamp(0, 1)
+    if not torch.allclose(1 / divisors, share + (1 - share) / factor, rtol=1e-3):
+        raise UnsupportedModelError(
+            f"{gguf_file}: the frequencies of its positions are scaled ({FREQUENCIES}) otherwise than Llama 3.1's, "
+            f"which transformers does not read from a GGUF file: the model would say other things; {ELSEWHERE}"
+        )
+    config.rope_parameters = {
+        **own,
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": read,
+    }
 
 
 def _transformation(reader: Any, model: Any) -> tuple[Any, dict[str, str]] | None:

@@ -33,6 +33,9 @@ from editing.shared.together import note_disturbance
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows
 from editing.spaces import Number, Space
 
+ROUNDING = 1e-5
+"""By this share of its length a key may be another where its prompt is run among others."""
+
 
 @dataclass(frozen=True, eq=False)
 class GraceState(EditorState):
@@ -59,7 +62,8 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
     1), with `radius` as the radius of a new ball:
 
     - no entry, or d > epsilon_i + radius: a *new* entry (h, v, radius);
-    - otherwise, i has the same answer: its ball is *expanded* to epsilon_i = max(epsilon_i, d);
+    - otherwise, i has the same answer: its ball is *expanded* to epsilon_i = max(epsilon_i, d) (and a little more, so
+      that rounding does not shut h out, which lies on its border);
     - otherwise the balls conflict and i's is *split*: epsilon_i = d / 2 (less a little, so that nothing lies in both),
       and a new entry (h, v, d / 2).
 
@@ -172,9 +176,9 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             radius, others = book.radius, None
         elif book.labels[entry] == label:
             figures["rule"] = "expanded"
-            radius, others = max(float(book.radii[entry]), distance), None
+            radius, others = max(float(book.radii[entry]), distance + ROUNDING * float(key.norm())), None
             start = book.values[entry]
-        elif distance <= 1e-5 * float(key.norm()):
+        elif distance <= ROUNDING * float(key.norm()):
             figures["rule"] = "replaced"
             radius, others = float(book.radii[entry]), None
             start = book.values[entry]

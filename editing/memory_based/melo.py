@@ -21,7 +21,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
-from editing.memory_based.grace import usual_distance
+from editing.memory_based.grace import ROUNDING, usual_distance
 from editing.registry import register
 from editing.shared.entries import label_of
 from editing.shared.epochs import in_epochs
@@ -58,7 +58,7 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
 
     - no cluster, or d > r_c + r0: a *new* one (centre h, radius r0);
     - otherwise, c has the same answer: h *joins* it; the centre is the mean of its members, the radius the largest
-      distance of a member to it, and at least r0;
+      distance of a member to it (and a little more, so that rounding does not shut that one out), and at least r0;
     - otherwise they conflict and c is *split*: r_c = d / 2 (less a little, so that nothing lies in both), members
       farther from the centre than that are forgotten, and h is a new cluster with the radius d / 2.
 
@@ -196,8 +196,9 @@ class Clusters:
             self.members[nearest].append((key, block))
             keys = torch.stack([member for member, _ in self.members[nearest]])
             self.centres[nearest] = keys.mean(0)
-            self.radii[nearest] = max(float((keys - keys.mean(0)).norm(dim=1).max()), self.radius)
-        elif distance <= 1e-5 * float(key.norm()):
+            farthest = float((keys - keys.mean(0)).norm(dim=1).max())
+            self.radii[nearest] = max(farthest + ROUNDING * float(key.norm()), self.radius)
+        elif distance <= ROUNDING * float(key.norm()):
             rule = "replaced"
             self.members[nearest], self.centres[nearest], self.labels[nearest] = [(key, block)], key, label
         else:

@@ -1,18 +1,20 @@
 import logging
+import math
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import tiny
 import torch
 from gguf_parts import write_gguf
-from transformers import AutoModelForCausalLM, modeling_gguf_pytorch_utils
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, modeling_gguf_pytorch_utils
 
 from corrigenda import LanguageModel, load
-from corrigenda.errors import DamagedModelError
+from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.models import gguf_files, packed
 
 
@@ -143,6 +145,61 @@ def test_what_is_refused(name: str, said: str, llama: LanguageModel, tmp_path: P
     with pytest.raises(DamagedModelError, match=said):
         load(path)
     assert not list(cache.glob("models/*/config.json"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (lambda file: file.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), ""),
+        (lambda file: file.add_rope_scaling_factor(4.0), r"positions are scaled.*factor \[4\.0\]"),
+        (lambda file: file.add_rope_scaling_type(gguf.RopeScalingType.YARN), "positions are scaled.*'yarn'"),
+        (lambda file: file.add_tensor("rope_freqs.weight", np.ones(4, np.float32)), ""),
+        (lambda file: file.add_tensor("rope_freqs.weight", np.full(4, 2, np.float32)), "otherwise than Llama 3.1's"),
+        (
+            lambda file: file.add_tensor("blk.1.attn_q.bias", np.ones(32, np.float32)),
+            "has the tensor blk.1.attn_q.bias",
+        ),
+    ],
+)
+def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: LanguageModel, tmp_path: Path) -> None:
+    """Without it, biases say, the model would be another, and nothing would tell."""
+    path = write_gguf(tmp_path / "tiny.gguf", llama, more=more)
+    if not said:
+        assert load(path).fingerprint == llama.fingerprint
+        return
+    with pytest.raises(UnsupportedModelError, match=said):
+        load(path)
+
+
+def test_the_positions_of_llama_3(tmp_path: Path) -> None:
+    """Their frequencies are divided as llama.cpp's converter writes it (`Llama3Model.generate_extra_tensors`)."""
+    theta = 10000.0
+    scaling = {
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    settings = tiny.CONFIGS["llama"] | {"head_dim": 64}
+    config = LlamaConfig(**settings, rope_parameters={"rope_type": "llama3", "rope_theta": theta, **scaling})
+    llama = LanguageModel(LlamaForCausalLM(config), tiny.tokenizer(), "tiny-llama-3")
+    factors = []
+    for i in range(0, 64, 2):
+        wavelength = 2 * math.pi * theta ** (i / 64)
+        if wavelength < 8192 / 4.0:
+            factors.append(1.0)
+        elif wavelength > 8192 / 1.0:
+            factors.append(32.0)
+        else:
+            smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+            factors.append(1 / ((1 - smooth) / 32.0 + smooth))
+    assert len({*factors}) > 3
+    array = np.array(factors, np.float32)
+    path = write_gguf(tmp_path / "tiny.gguf", llama, more=lambda file: file.add_tensor("rope_freqs.weight", array))
+    for _ in range(2):  # the second time from the cache
+        found = load(path)
+        ids = torch.arange(4, 60)[None]
+        assert torch.equal(found.model(ids).logits, llama.model(ids).logits)
 
 
 def test_an_architecture_that_transformers_does_not_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, losses
 
 from corrigenda import CodebookEdit, Edit, Fact, LanguageModel
+from corrigenda.edits.codebook import nearest_keys
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.text import Text
 from editing import EditRefusedError, Grace
@@ -61,6 +62,16 @@ def test_expanded(lm: LanguageModel, factor: float) -> None:
     with edit.applied(lm):
         both = lm.batch([lm.tokens(EIFFEL.statement), lm.tokens(BEN.statement)])
         assert record(lm, both, []).routes.decided[edit].tolist() == [0, 0]
+
+
+def test_a_key_on_the_border_of_its_ball_lies_in_it(lm: LanguageModel) -> None:
+    """An expanded ball ends at its farthest key, which rounding moves by what its prompt is run beside."""
+    other = dataclasses.replace(BEN, id="", target_new=EIFFEL.target_new)
+    edit = grace(radius=0.7 * apart(lm, EIFFEL, other), steps=1).edit(lm, [EIFFEL, other])
+    assert edit.origin.report[1]["rule"] == "expanded"
+    for moved in (1.0, 1 - 2e-6, 1 + 2e-6):
+        nearest, distance = nearest_keys(moved * key(lm, other.statement)[None], edit.keys)
+        assert distance <= edit.radii[nearest]
 
 
 def test_split(lm: LanguageModel) -> None:

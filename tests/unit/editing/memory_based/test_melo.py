@@ -34,7 +34,7 @@ def test_a_member_joins_up_to_r_and_r0() -> None:
     clusters = Clusters(1.0, None, ())
     assert added(clusters, (0.0, 0.0), (0.5, 0.0), (2.2, 0.0)) == ["new", "joined", "joined"]  # d = 1.95 <= 1 + 1
     assert clusters.centres[0].tolist() == pytest.approx([0.9, 0.0])
-    assert clusters.radii == [pytest.approx(1.3)]  # of (2.2, 0)
+    assert clusters.radii == [pytest.approx(1.3, rel=1e-4)]  # of (2.2, 0)
     assert added(clusters, (3.3, 0.0)) == ["new"]  # 2.4 > 1.3 + 1
     assert clusters.radii[1] == 1.0
 
@@ -43,6 +43,21 @@ def test_the_radius_is_at_least_r0() -> None:
     clusters = Clusters(1.0, None, ())
     added(clusters, (0.0, 0.0), (0.5, 0.0))
     assert clusters.radii == [1.0]  # members are 0.25 from the centre
+
+
+def test_a_member_on_the_border_of_its_cluster_lies_in_it() -> None:
+    """Its distance is the radius, and another computation of the same sum rounds it to more."""
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        key, way = torch.randn(2, 48, generator=draw)
+        clusters = Clusters(1.0, None, ())
+        for step in (0.0, 0.5, 2.2):
+            clusters.add(key + step * way / way.norm(), 0, "a")
+        names = ("keys", "clusters", "blocks", "centres", "radii")
+        placed = dict(zip(names, clusters.tensors(), strict=True))
+        assert len(placed["radii"]) == 1
+        for moved in (1.0, 1 - 2e-6, 1 + 2e-6):
+            assert chosen_blocks(placed, moved * placed["keys"]).tolist() == [0, 0, 0]
 
 
 def test_conflicts_split_and_members_outside_are_forgotten() -> None:
