@@ -31,6 +31,8 @@ from corrigenda.system.files import (
 
 logger = logging.getLogger(__name__)
 
+READING = 2
+"""How a file is read; what was converted in another way is converted anew."""
 PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 """How llama.cpp names the files of a model that is split."""
 
@@ -67,9 +69,10 @@ def folder_of(sha256: str, label: str, gguf_file: Callable[[Path], Path]) -> Pat
     """
     parent = cache_folder() / "models"
     parent.mkdir(parents=True, exist_ok=True)
+    made_of = f"{sha256} by reading {READING}"
     with FileLock(parent / f".{sha256[:12]}.lock"):
         folder = next(parent.glob(f"*-{sha256[:12]}"), parent / f"{label}-{sha256[:12]}")
-        problem = problem_of_contents(folder, sha256)
+        problem = problem_of_contents(folder, made_of)
         if folder.is_dir() and not problem:
             return folder
         remove_scratch(parent)
@@ -83,7 +86,7 @@ def folder_of(sha256: str, label: str, gguf_file: Callable[[Path], Path]) -> Pat
                 logger.info("converting %s (%.1f GB, this once)", path.name, path.stat().st_size / 1e9)
                 ready = Path(scratch) / "ready"
                 convert(path, ready)
-                write_contents(ready, sha256)
+                write_contents(ready, made_of)
             os.replace(ready, folder)
         logger.info("kept in %s; to be rid of it, remove the folder", folder)
         return folder

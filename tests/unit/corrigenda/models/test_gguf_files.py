@@ -120,6 +120,16 @@ def test_a_file_that_changed_is_another_model(llama: LanguageModel, tmp_path: Pa
     assert load(path).fingerprint != before
 
 
+def test_what_was_read_otherwise_is_converted_anew(
+    llama: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "tiny.gguf", llama)
+    load(path)
+    monkeypatch.setattr(gguf_files, "READING", gguf_files.READING + 1)
+    with pytest.warns(UserWarning, match="it is of something else .*the model is prepared again"):
+        load(path)
+
+
 def test_a_damaged_folder_is_made_again(llama: LanguageModel, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "tiny.gguf", llama, kind="Q8_0")
     folder = gguf_files.converted(path)
