@@ -98,7 +98,7 @@ def notes_of(
             notes.append(
                 f"Measured with {value}." if name == "measured" else f"The facts are those of set {value[:12]}."
             )
-    return notes + code_notes(rows)
+    return notes + precision_notes(rows) + code_notes(rows)
 
 
 def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -114,6 +114,18 @@ def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
             share = METRICS.named(NATIVE).written.text(fmean(known))
             return (f"{title}, {share} % (n = {len(known)} of {len(unedited)} facts).".capitalize(),)
     return ()
+
+
+def precision_notes(rows: Sequence[Row]) -> list[str]:
+    """Where the model is in 16 bits, that rounding counts as a change."""
+    configs = [run.config.get("model") for row in rows if row.entry for run in row.entry.runs]
+    found = {str(one.get("dtype")) for one in configs if isinstance(one, Mapping)} & {"bfloat16", "float16"}
+    # A routed edit decides on whole prompts: what prompts begin with alike is then not run once for all of them.
+    return [
+        f"The model is in {dtype}, in which wordings change where prompts are only run in other groups. Those of an "
+        "edit beside the weights are, so that its KL and its same ten words count rounding, too."
+        for dtype in sorted(found)
+    ]
 
 
 def code_notes(rows: Sequence[Row]) -> list[str]:

@@ -179,6 +179,13 @@ def test_only_common_facts_are_compared(tmp_path: Path, make_run: Any) -> None:
     assert "rome was run on 50 facts; 40 of them are shown" in notes
 
 
+def test_in_16_bits_rounding_is_said_to_count(tmp_path: Path, make_run: Any) -> None:
+    config = make_run("rome", [True] * 30) / "config.yaml"
+    assert "rounding" not in " ".join(only_board(tmp_path).notes)
+    config.write_text(config.read_text().replace("float32", "bfloat16"))
+    assert "The model is in bfloat16, in which wordings change" in " ".join(only_board(tmp_path).notes)
+
+
 def test_a_small_run_does_not_shrink_the_table(tmp_path: Path, make_run: Any) -> None:
     make_run("rome", [True] * 40)
     make_run("memit", [True] * 40)
