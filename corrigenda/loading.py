@@ -54,7 +54,7 @@ def load(
         ModelNotFoundError: nothing goes by that name.
         ConnectionError: the model has to be fetched and the network does not answer.
         ChecksumError: what was fetched is not what was published.
-        UnsupportedModelError: the model's parts were not found.
+        UnsupportedModelError: the model's parts were not found, or its GGUF file has what transformers passes over.
         TypeError: the name is neither a text nor a path.
         ValueError: an unknown dtype or device, both `device` and `device_map`, a `revision` of what is no hub
             repository, or a checkpoint that lacks weights of its model or holds NaN or infinite ones.

@@ -50,7 +50,11 @@ class Editor(Protocol):
         ...
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
-        """One edit that makes all the facts true of the model. Raises EditRefusedError: it cannot or will not."""
+        """One edit that makes all the facts true of the model.
+
+        Raises:
+            EditRefusedError: it cannot or will not.
+        """
         ...
 
 

@@ -39,10 +39,10 @@ def candidates() -> Mapping[str, tuple[str, ...]]:
 
 
 def biographies(n: int, seed: int = 0, each: int = 1) -> tuple[Fact, ...]:
-    """N facts about made persons; the first ones of a longer list are the same.
+    """So many facts about made persons; the first ones of a longer list are the same.
 
-    `each` relations of a person are told, one fact after the other; relations take turns. Raises SettingsError: there
-    are fewer names or relations than that.
+    `each` relations of a person are told, one fact after the other; relations take turns. The seed is of the names and
+    the values. Raises SettingsError: there are fewer names or relations than that.
     """
     relations = attributes()
     names = [line.partition(": ")[2].split("; ") for line in _lines() if line.startswith("[names]")]

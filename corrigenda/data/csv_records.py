@@ -30,9 +30,9 @@ _NAME = re.compile(r"(?P<field>.*?)(?:\.(?P<part>prompt|answer|group))?(?:\.(?P<
 
 @dataclass(frozen=True)
 class CsvColumn:
-    """A column of the table, of a record's field; of a probe with its part (empty for a text).
+    """A column of the table, by the record's field that it belongs to.
 
-    `number` says which of the columns of this field and part it is, from 0.
+    `part` is that of a probe, empty for a text; `number` counts the columns of this field and part, from 0.
     """
 
     name: str

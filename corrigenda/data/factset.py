@@ -58,6 +58,9 @@ class FactSet(Sequence[Fact]):
         """The same facts in an order of their own for each seed.
 
         By a hash of the seed and each fact's id: the same on every machine, and whatever order the source has.
+
+        Args:
+            order: the seed.
         """
 
         def place(fact: Fact) -> bytes:

@@ -23,9 +23,9 @@ def with_other_subjects(facts: FactSet, source: Sequence[Fact], count: int) -> F
 
     The other subject is that of a fact of `source` with the same relation, where both name one, else with the same
     form: its prompt is the fact's prompt or a paraphrase of it, or the other way round. The answer is that fact's
-    `target_true`. Facts that have neighbourhood prompts stay as they are, and these are none: their right answer is the
-    fact's own old object. A subject that is edited, or a name that holds the fact's subject, is never taken. Which ones
-    are taken follows from a hash of the fact's id and the subject.
+    `target_true`. They are no neighbourhood prompts, whose right answer is the fact's own old object; facts that have
+    such prompts stay as they are. A subject that is edited, or a name that holds the fact's subject, is never taken.
+    Which ones are taken follows from a hash of the fact's id and the subject.
     """
     edited = {normalised(fact.subject) for fact in facts}
     pool = _Pool(fact for fact in source if fact.target_true is not None and normalised(fact.subject) not in edited)

@@ -83,10 +83,10 @@ class _Read:
 def read_dictionary(source: str | Path, layer: int | None = None) -> FeatureDictionary:
     """A published dictionary, or one that was trained here: a folder, or a hub's id with the folder in it.
 
-    The layer is that of the FFN where the folder's name (``owner/name/layers.6.mlp``) does not say it, or of a folder
-    in the one that is named. Raises ConnectionError: the hub cannot be reached, and its cache has no copy;
-    DamagedFileError: a file cannot be read, or does not fit the others; FileNotFoundError: there is no dictionary;
-    ValueError: it is of another hook point than an FFN's, or has what is not read.
+    The layer is the FFN's, where the folder's name (``owner/name/layers.6.mlp``) does not say it; of a folder that has
+    several dictionaries (``owner/name``) it says which. Raises ConnectionError: the hub cannot be reached, and its
+    cache has no copy; DamagedFileError: a file cannot be read, or does not fit the others; FileNotFoundError: there is
+    no dictionary; ValueError: it is of another hook point than an FFN's, or has what is not read.
     """
     folder = expanded(source)
     config, weights = _local(folder, layer) if folder.is_dir() else _from_hub(str(source), layer)

@@ -19,11 +19,11 @@ ROWS = 128
 
 @differentiable()
 def last_state_jacobians(lm: BareModel, recording: Recording, row: int, position: int, layers: Sequence[int]) -> Tensor:
-    """D o / d s, (layer, d_model, d_model): o a row's last state, s what enters a layer at one position.
+    """The Jacobians do / ds, (layer, d_model, d_model): o a row's last state, s what enters a layer at one position.
 
     What enters the layer at other positions is held; row i is the gradient of o's dimension i. One forward, of the
     tokens from the position on and from the lowest of the layers (whose entering states the recording has), and d_model
-    backwards give the Jacobians for all layers.
+    backwards give those of all layers.
     """
     device = recording.batch.lengths.device
     rows, start = torch.tensor([row], device=device), torch.tensor([position], device=device)

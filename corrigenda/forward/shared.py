@@ -61,7 +61,7 @@ class Beginnings:
 
 @dataclass(frozen=True)
 class Shares:
-    """Sequences that rows of a batch begin with, which of them each row does, (row,), and with how much, (row,)."""
+    """Sequences that rows of a batch begin with; which of them each begins with, and with how many tokens, (row,)."""
 
     heads: Sequence[Sequence[int]]
     owners: Tensor

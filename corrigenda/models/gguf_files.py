@@ -45,6 +45,7 @@ def converted(path: Path) -> Path:
     Raises:
         ModelNotFoundError: there is no such file.
         DamagedModelError: it is no GGUF file, or one piece of several.
+        UnsupportedModelError: it has something that transformers passes over.
     """
     if not path.is_file():
         raise ModelNotFoundError(f"there is no GGUF file {path}")

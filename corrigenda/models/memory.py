@@ -169,7 +169,11 @@ class FFNMemory:
 
     @torch.no_grad()
     def add_to_values(self, delta: Tensor) -> None:
-        """Adds `delta`, (d_ffn, d_model), to V in place. Raises ValueError: `delta` has another shape."""
+        """Adds `delta`, (d_ffn, d_model), to V in place.
+
+        Raises:
+            ValueError: `delta` has another shape.
+        """
         if delta.shape != self.values.shape:
             raise ValueError(
                 f"delta has shape {tuple(delta.shape)}, the values of layer {self.layer} {tuple(self.values.shape)}"

@@ -83,7 +83,7 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
 
 
 def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
-    """`BareModel.fingerprint` of the model that `load` makes of such a folder, from a piece of a tensor at a time."""
+    """`BareModel.fingerprint` of what `load` makes of such a folder in a dtype, from a piece of a tensor at a time."""
     import transformers
     from safetensors import safe_open
 

@@ -53,6 +53,10 @@ class InContext:
     @one_thread
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
-        """The text of all facts. Raises EditRefusedError: a fact asks for an erasure."""
+        """The text of all facts.
+
+        Raises:
+            EditRefusedError: a fact asks for an erasure.
+        """
         require_targets("in_context", facts)
         return ContextEdit(Origin.of(lm, self, facts), "".join(stated(self.template, fact) for fact in facts))

@@ -57,7 +57,11 @@ class RandomUpdate:
     @note_disturbance
     @deduplicate
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
-        """The random update. Raises EditRefusedError: the other editor refuses, or its edit is not a low-rank one."""
+        """The random update.
+
+        Raises:
+            EditRefusedError: the other editor refuses, or its edit is not a low-rank one.
+        """
         model = self.like.edit(lm, facts)
         if not isinstance(model, LowRankEdit):
             raise EditRefusedError(f"{self.like.name} gives a {model.kind} edit, which has no norm to match")

@@ -57,7 +57,11 @@ class AlphaEdit(Weighed):
     ratio: Positive | None = 0.1
 
     def solution(self, problem: Problem) -> Solution:
-        """X as factors, and L2. Raises EditRefusedError: no direction has so little energy."""
+        """X as factors, and L2.
+
+        Raises:
+            EditRefusedError: no direction has so little energy.
+        """
         layer, basis = problem.moment.layer, problem.moment.null_space(self.energy)
         if not basis.shape[1]:
             raise EditRefusedError(

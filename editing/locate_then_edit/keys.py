@@ -22,9 +22,9 @@ def bare_keys(run: PromptRun, layer: int) -> Tensor:
 
 
 def mean_keys(run: PromptRun, layer: int, weights: Tensor | None = None) -> Tensor:
-    """K*, (fact, d_ffn): the mean key over each fact's contexts, which count by `weights`, (prefix,), or alike.
+    """The keys k*, (fact, d_ffn): means over each fact's contexts, which count by `weights`, (prefix,), or alike.
 
-    Where a context is left out, the others share its weight in proportion (`group_weights`). Raises ValueError: the
+    Where a context is left out, the others share its weight in proportion (see `group_weights`). Raises ValueError: the
     prompts were not run for this layer.
     """
     prompts = run.prompts

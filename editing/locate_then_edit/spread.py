@@ -14,7 +14,7 @@ With replay each layer has a target of its own, and nothing is spread (`editing.
 
 
 def spread(layers: Collection[int], rule: Rule = "even") -> tuple[tuple[int, float], ...]:
-    """The layers, ascending, in which they are written, each with its share of the residual that is then left.
+    """The layers as they are written, ascending, each with its share of the residual that is then left.
 
     The last one writes all that is left. Raises ValueError: there is no layer, one is named twice, or the rule is
     unknown.

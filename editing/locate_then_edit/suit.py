@@ -139,7 +139,11 @@ class Suit(Memit):
         self._name_keys(lm)
 
     def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """As in `ClosedForm`. Raises UnsupportedModelError: a layer is a mixture of experts."""
+        """As in `ClosedForm`.
+
+        Raises:
+            UnsupportedModelError: a layer is a mixture of experts.
+        """
         layers = super().resolved_layers(lm)
         for layer in layers:
             if lm.architecture.experts(layer) is not None:

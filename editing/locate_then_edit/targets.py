@@ -123,7 +123,7 @@ class TargetValues:
 def solve_target_values(
     lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettings, site: Site = "ffn"
 ) -> TargetValues:
-    """Solves for v* of all facts at once, on the model as it was run at this layer among others.
+    """Solves for v* of all facts at once; the model is unchanged since the run, which was at this layer among others.
 
     Raises ValueError: the run was not asked for this layer; or it is the output of the last block.
     """

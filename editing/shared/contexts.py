@@ -30,9 +30,10 @@ def contexts(
 ) -> list[str]:
     """The empty context, then short texts that end in ". ": sentences that ship, or sampled from the model.
 
-    They are sampled, and kept on disk, where the text of second moments is (from its 5 most likely tokens, as ROME's
-    authors do); `lengths` are pairs of a length in tokens and how many contexts of that length. The seed is for both;
-    `prefixes` are taken instead, as they are. Raises SettingsError: the text that ships is too short for so many.
+    Where the text of second moments is sampled from the model, they are, too (from its 5 most likely tokens, as ROME's
+    authors do), and kept on disk; `lengths` are pairs of a length in tokens and how many contexts of that length. The
+    seed is for both; `prefixes` are taken instead, as they are. Raises SettingsError: the text that ships is too short
+    for so many.
     """
     if prefixes is not None:
         return list(prefixes)

@@ -26,7 +26,13 @@ class Extendable(Generic[Made]):
 
     @abstractmethod
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> Made:
-        """An earlier edit, applied or not, with further facts in the order in which they are edited."""
+        """An earlier edit with further facts; the earlier edit itself stays as it is.
+
+        Args:
+            lm: the model; `previous` may be applied or not.
+            previous: what to go on from; None for nothing.
+            facts: what is to be added, in the order in which they are to be edited.
+        """
 
 
 def check_previous(

@@ -36,18 +36,28 @@ def without_thoughts(reply: str) -> str:
 
 
 def judge_prompt(question: str, expected: Sequence[str], answer: str) -> str:
-    """What a judge is asked about one answer to a question, without those before it and without a chat template."""
+    """What a judge is asked about one answer.
+
+    Args:
+        question: the question as it was put, without the questions before it and without a chat template.
+        expected: the answer that is right, and other spellings of it.
+        answer: what the model said.
+    """
     first, *others = expected
     also = f" (or: {'; '.join(others)})" if others else ""
     return _PROMPT.format(question=question.strip(), expected=f"{first}{also}", answer=answer.strip())
 
 
 def verdict_of(reply: str, answer: str) -> Verdict:
-    """The verdict in a judge's reply to what the model had answered.
+    """The verdict in a judge's reply.
 
     It has to stand at the beginning, after any thoughts in ``<think>``, and nothing after it may say the opposite: a
     reply that repeats "right or wrong", or does not say either at once, is unread. An answer without a word is wrong:
     there is nothing to judge, and no judge is asked.
+
+    Args:
+        reply: what the judge said.
+        answer: what the model had said.
     """
     if not answer.strip():
         return "wrong"

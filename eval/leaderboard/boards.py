@@ -110,7 +110,13 @@ class Board:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All tables, and the runs that are in none, with the reason; with fewer common facts nothing is ranked."""
+    """All tables, and what is in none.
+
+    Attributes:
+        boards: the tables.
+        left_out: the runs that are in none, with the reason.
+        min_facts: the number of common facts under which nothing is ranked.
+    """
 
     boards: tuple[Board, ...]
     left_out: tuple[LeftOut, ...]

@@ -41,10 +41,19 @@ CSV_COLUMNS = (
 
 
 def write_leaderboard(found: Leaderboard, folder: Path, name: str = "leaderboard", about: str = "") -> list[Path]:
-    """Writes the leaderboard in all four formats, under a name without suffix, and gives the files.
+    """Writes the leaderboard in all four formats.
 
-    Links to runs and their pictures are relative to the folder; `about` stands at the head: how it was made. Raises
-    ValueError: the name is that of another folder's file, or there is nothing to compare.
+    Args:
+        found: what to write.
+        folder: where; the links to runs and their pictures are relative to it.
+        name: of the files, without suffix.
+        about: how it was made (command, machine); put at the head.
+
+    Returns:
+        the files.
+
+    Raises:
+        ValueError: the name is that of another folder's file, or there is nothing to compare.
     """
     _path(folder, name, "md")
     if not found.boards:

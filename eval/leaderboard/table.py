@@ -20,9 +20,11 @@ MODES = ("single", "batch", "sequential")
 
 
 def leaderboard(runs: Iterable[StoredRun], min_facts: int = MIN_FACTS) -> Leaderboard:
-    """The tables of the finished runs; what is not finished or damaged is named and left out.
+    """The tables of the finished runs.
 
-    With fewer common facts than `min_facts` no ranking is given.
+    Args:
+        runs: of the store; what is not finished or damaged is named and left out.
+        min_facts: with fewer common facts than that no ranking is given.
     """
     tables, left_out = collect(runs)
     keys = sorted(tables, key=lambda key: (key.model, key.data, MODES.index(key.mode), key.facts, key.measured))

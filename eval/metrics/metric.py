@@ -66,7 +66,12 @@ CurveGroup: TypeAlias = Literal["metrics", "right_after", "fixed"]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a metric is computed from: what is measured, on which kinds of prompts."""
+    """What a metric is computed from.
+
+    Attributes:
+        measured: what is measured.
+        kinds: on which kinds of prompts.
+    """
 
     measured: Measured
     kinds: tuple[str, ...] = ()
@@ -222,12 +227,20 @@ class Metric:
         return tuple(found) if all(map(math.isfinite, found)) else None
 
     def aggregate(self, columns: Sequence[Sequence[float]]) -> float:
-        """The figure for several facts: the mean, or what combines the parts' means; columns are as of `figures`."""
+        """The figure for several facts: the mean, or what combines the parts' means.
+
+        Args:
+            columns: by part the facts' values, as `figures` gives them.
+        """
         means = [fmean(column) for column in columns]
         return means[0] if self.combine is None else float(self.combine(*map(np.array, means)))
 
     def of_group(self, group: str) -> Metric:
-        """The metric of one group of probes. Raises ValueError: it has no groups."""
+        """The metric of one group of probes.
+
+        Raises:
+            ValueError: it has no groups.
+        """
         groups = self.groups
         if groups is None:
             raise ValueError(f"metric {self.key!r} has no groups of probes")

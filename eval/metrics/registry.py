@@ -33,14 +33,22 @@ class Registry(Mapping[str, Metric]):
         return len(self._metrics)
 
     def register(self, metric: Metric) -> Metric:
-        """Adds a metric at the end; gives it back. Raises ValueError: there is one with this key."""
+        """Adds a metric at the end; gives it back.
+
+        Raises:
+            ValueError: there is one with this key.
+        """
         if metric.key in self._metrics:
             raise ValueError(f"there is a metric {metric.key!r} already; take another key, or remove that one first")
         self._metrics[metric.key] = metric
         return metric
 
     def remove(self, key: str) -> None:
-        """Takes a metric out again. Raises KeyError: there is none with this key."""
+        """Takes a metric out again.
+
+        Raises:
+            KeyError: there is none with this key.
+        """
         del self._metrics[self[key].key]
 
     @property
@@ -73,7 +81,12 @@ class Registry(Mapping[str, Metric]):
         return [one for one in map(self.find, others) if one is not None]
 
     def kinds(self, *measured: Measured, without: Collection[str] = ()) -> frozenset[str]:
-        """The kinds of prompts, but for some, on which some metric needs one of these measured."""
+        """The kinds of prompts on which some metric needs one of these measured.
+
+        Args:
+            measured: what is measured.
+            without: kinds that are left out.
+        """
         needs = (need for one in self._metrics.values() for need in one.needs)
         return frozenset(kind for need in needs if need.measured in measured for kind in need.kinds).difference(without)
 

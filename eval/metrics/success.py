@@ -1,6 +1,7 @@
-"""Success, magnitude, S: is the new object more probable than the old one, and by how much (ROME, CounterFact).
+"""Success and magnitude: is the new object more probable than the old one, and by how much (ROME, CounterFact).
 
 log P of an object is the mean log-probability of its tokens, as in the authors' scorer: in success and magnitude alike.
+The score S (ROME) is the harmonic mean of efficacy, paraphrase and neighbourhood success.
 """
 
 from collections.abc import Mapping

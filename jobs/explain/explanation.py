@@ -113,7 +113,11 @@ class Explanation:
         return page(self.to_dict())
 
     def write(self, path: str | Path) -> None:
-        """Writes the page, as HTML. Raises ValueError: the path does not end in .html."""
+        """Writes the page, as HTML.
+
+        Raises:
+            ValueError: the path does not end in .html.
+        """
         write_text(html_path(path), self.html())
 
     def save(self, path: str | Path) -> None:

@@ -162,13 +162,14 @@ def _summary(mean: Mean | None) -> dict[str, Any] | None:
 def aggregation(
     lm: LanguageModel, text: Text | None = None, texts: int = 1000, holding: float = 0.9, seed: int = 0
 ) -> Aggregation:
-    """Looks at one position of each of the first `texts` sequences of a text (or the one that ships), unedited.
+    """Looks at one position of each of the first `texts` sequences of a text (or of the one that ships).
 
     What the FFN adds is its output; in families that pass it through a norm first, what comes out of that: the block's
     output less the one with an FFN that says nothing. States are read with the final norm, values and what the FFN adds
     without one (`locate.lens.words`). Memories that hold the share `holding` of the sum of |m_i| |v_i| count as active.
-    Positions are drawn from the second on. Raises UnsupportedModelError: the model is an encoder, or has no final norm;
-    ValueError: the sequences have only one token; or as `Text.sequences` says.
+    Positions are drawn from the second on, and edits that are applied lifted meanwhile. Raises UnsupportedModelError:
+    the model is an encoder, or has no final norm; ValueError: the sequences have only one token; or as `Text.sequences`
+    says.
     """
     text = (text or Text()).fitting(lm)
     texts = check_value("aggregation", "texts", texts, AtLeastOne)

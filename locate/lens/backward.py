@@ -80,7 +80,11 @@ class BackwardLensResult(SavedResult, file="backward"):
         return self.factors["coefficients"].norm(dim=-1) * self.factors["gradients"].norm(dim=-1)
 
     def gradient(self, layer: int) -> Tensor:
-        """The whole sum, dL/dV of a layer, (d_ffn, d_model). Raises ValueError: the lens was not of that layer."""
+        """The whole sum, dL/dV of a layer, (d_ffn, d_model).
+
+        Raises:
+            ValueError: the lens was not of that layer.
+        """
         if layer not in self.layers:
             raise ValueError(f"layer {layer} is not among those that were looked at: {list(self.layers)}")
         number = self.layers.index(layer)
@@ -140,7 +144,11 @@ class BackwardLens:
     words: AtLeastOne = 5
 
     def check(self, lm: LanguageModel) -> None:
-        """Says whether the settings fit a model. Raises IndexError: the model has no such layer."""
+        """Says whether the settings fit a model.
+
+        Raises:
+            IndexError: the model has no such layer.
+        """
         self._layers(lm)
 
     @one_thread

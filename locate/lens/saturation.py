@@ -129,11 +129,11 @@ class SaturationEvents(SavedResult, file="saturation"):
 def saturation_events(
     lm: LanguageModel, text: Text | None = None, texts: int = 200, k: int = 10, seed: int = 0
 ) -> SaturationEvents:
-    """Looks at one position of each of the first `texts` sequences of a text (or the one that ships), unedited.
+    """Looks at one position of each of the first `texts` sequences of a text (or of the one that ships).
 
-    K dominant sub-updates of each layer are taken. Positions are drawn from the second on. Raises
-    UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts;
-    ValueError: the sequences have only one token; or as `Text.sequences` says.
+    Of each layer the `k` dominant sub-updates are taken. Positions are drawn from the second on, and edits that are
+    applied lifted meanwhile. Raises UnsupportedModelError: the model is an encoder, has no final norm, or its layers
+    are not the sum of known parts; ValueError: the sequences have only one token; or as `Text.sequences` says.
     """
     text = (text or Text()).fitting(lm)
     texts = check_value("saturation_events", "texts", texts, AtLeastOne)

@@ -93,11 +93,12 @@ class Sensitivity(SavedResult, file="sensitivity"):
 
 @one_thread
 def sensitivity(lm: LanguageModel, triggers: Triggers, neurons: int = 10, top: int = 3, seed: int = 0) -> Sensitivity:
-    """Removes tokens from the top triggers of some neurons of every layer, of the unedited model that they are of.
+    """Removes tokens from the triggers of some neurons of every layer, in the unedited model that they are of.
 
-    So many neurons are drawn in each layer, without repetition, or all there are, with as many triggers, those of the
-    largest coefficients. The seed is of that, and of the random token of each trigger. Raises UnsupportedModelError:
-    the model is an encoder; ValueError: the triggers are of a model of another shape.
+    So many neurons are drawn in each layer, without repetition, and of each the `top` triggers of the largest
+    coefficients are taken; all, where there are fewer. The seed is of the draw, and of the random token of each
+    trigger. Raises UnsupportedModelError: the model is an encoder; ValueError: the triggers are of a model of another
+    shape.
     """
     neurons = check_value("sensitivity", "neurons", neurons, AtLeastOne)
     top = check_value("sensitivity", "top", top, AtLeastOne)

@@ -107,10 +107,10 @@ def refine(
     """Keeps the neurons that more than `share` of differently worded prompts of a fact have in their coarse sets.
 
     The prompts may be those of a relation's facts; the threshold is of the coarse sets, as in
-    `KnowledgeNeuronsResult.neurons`. `adaptive` moves p, down where fewer than 2 neurons are left and up where more
-    than 5 are, by 0.05 at a time, until 2 to 5 are left. Where no p does that, the one nearest to it is taken, and of
-    two that are equally near the one closer to the p given. Raises ValueError: there is no result, they are of
-    different models or layers, or the share is not in [0, 1).
+    `KnowledgeNeuronsResult.neurons`. `adaptive` moves the share p, down where fewer than 2 neurons are left and up
+    where more than 5 are, by 0.05 at a time, until 2 to 5 are left. Where no p does that, the one nearest to it is
+    taken, and of two that are equally near the one closer to the p given. Raises ValueError: there is no result, they
+    are of different models or layers, or the share is not in [0, 1).
     """
     if not results:
         raise ValueError("no result to refine")
