@@ -31,8 +31,8 @@ def paired_test(
     """The two-sided p-value of a paired permutation test of two methods on the same facts.
 
     Under the null hypothesis the two methods could be swapped on any subject; the statistic is the difference of the
-    means (or of what `combine` makes of several columns' means). Exact where there are few enough groups, else over
-    `PERMUTATIONS`: no p is below 2 / 100,000.
+    means (or of what `combine` makes of several columns' means). Groups on which they do not differ are left out. Exact
+    where there are few enough others, else over `PERMUTATIONS`: no p is below 2 / 100,000.
 
     Args:
         left: the per-fact values of the one method; several columns of them where `combine` is given.
@@ -54,23 +54,29 @@ def paired_test(
     names = {group: place for place, group in enumerate(dict.fromkeys(range(number) if groups is None else groups))}
     member = np.array([names[group] for group in (range(number) if groups is None else groups)])
     sums = [np.stack([np.bincount(member, weights=column) for column in side]) for side in columns]
-    if len(names) == 1:
-        return 1.0  # one group: swapped or not, the difference is as large
+    differs = (sums[0] != sums[1]).any(axis=0)
+    if differs.sum() <= 1:
+        return 1.0  # swapped or not, the difference is as large
+    same = sums[0][:, ~differs].sum(axis=1)
+    moved = [side[:, differs] for side in sums]
 
     def difference(x: NDArray[np.float64], y: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-        # x and y say, for each group, whether it is swapped; so all columns of a group are swapped together.
+        # x and y say, for each such group, whether it is swapped; so all columns of a group are swapped together.
         figures = []
         for swapped in (x, y):
-            kept = 1 - swapped
-            means = [(kept * a + swapped * b).sum(axis=axis) / number for a, b in zip(*sums, strict=True)]
+            columns = zip(same, *moved, strict=True)
+            means = [(a + swapped * (b - a)).sum(axis=axis) / number + of / number for of, a, b in columns]
             figures.append(combine(*means) if combine is not None else means[0])
-        return np.asarray(figures[0] - figures[1])
+        # Equal differences are summed in another order for each swap: what rounding makes of them has to be equal, too.
+        return np.asarray(np.round((figures[0] - figures[1]) / unit) * unit)
+
+    unit = 1e-11 * max(1e-300, *(float(np.abs(side).sum(axis=1).max()) / number for side in sums))
 
     p = 0.0
     for permutations in PERMUTATIONS:
         if p < RARE:
             found = stats.permutation_test(
-                (np.zeros(len(names)), np.ones(len(names))),
+                (np.zeros(moved[0].shape[1]), np.ones(moved[0].shape[1])),
                 difference,
                 permutation_type="samples",
                 vectorized=True,

@@ -1,12 +1,16 @@
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from corrigenda.intervals import RESAMPLES, exact_share, interval
 from eval.statistics.comparison import compare
 from eval.statistics.paired import cohens_d, harmonic_mean, holm, matched_odds_ratio, mcnemar, paired_test
+
+Combine = Callable[..., NDArray[np.float64]] | None
 
 
 def width(bounds: tuple[float, float] | None) -> float:
@@ -145,6 +149,24 @@ def test_a_clear_difference_passes_the_correction_for_a_table_of_tests() -> None
     left = np.random.default_rng(0).random(100)
     p = paired_test(list(left), list(left + 0.5))
     assert holm([p] + [1.0] * 499)[0] < 0.05
+
+
+@pytest.mark.parametrize("n", [4, 30, 300])
+@pytest.mark.parametrize("combine", [None, harmonic_mean])
+def test_equal_differences_are_equal_whatever_their_rounding(n: int, combine: Combine) -> None:
+    """Methods that differ on one fact of many, on two alike, or in turns: no swap makes a smaller difference."""
+    shares = np.resize([0.8, 0.6, 1.0, 0.4], n)
+    others = [] if combine is None else [[1.0] * n, [0.9] * n]
+
+    def p(*changes: float) -> float:
+        changed = shares + np.pad(changes, (0, n - len(changes)))
+        return paired_test([*others, shares.tolist()], [*others, changed.tolist()], combine=combine)
+
+    assert p(0.2) == 1
+    assert p(0.2, 0.2) == 0.5  # two of four swaps are as far
+    assert p(0.2, -0.2) == 1
+    assert p(0.2, 0, 0.2, 0.2) == 0.25
+    assert p(*[0.2, -0.2, 0.2, 0.2]) == pytest.approx(10 / 16)  # all but the six swaps that make no difference
 
 
 def test_paired_test_pairs() -> None:
