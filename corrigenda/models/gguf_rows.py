@@ -26,16 +26,17 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
     The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
-    rename and reorder it, where the file has not all of the model's parameters, or where this version of transformers
-    does it in another way. Raises UnsupportedModelError: the file has a tensor that the model has no place for. A
-    damaged file raises exceptions of many kinds.
+    rename and reorder it, where the file has not all of the model's parameters, or both of two that are tied, or where
+    this version of transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the
+    model has no place for. A damaged file raises exceptions of many kinds.
     """
     from corrigenda.models.gguf_reader import LeanReader
 
     reader = LeanReader(gguf_file)
     parameters = dict(model.named_parameters())  # what is tied comes once
     transformed = _transformation(reader, model)
-    if transformed is None or model.state_dict().keys() & dict(model.named_buffers()).keys():
+    held = model.state_dict().keys()  # with both names of what is tied
+    if transformed is None or held & dict(model.named_buffers()).keys():
         return None
     processor, names = transformed
     tensors: dict[str, Tensor] = {}
@@ -50,6 +51,8 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
             done = processor.process(weights=tensor.data, name=tensor.name)
         name = names.get(done.name, "")
         if name not in parameters:
+            if name in held:
+                return None
             if tensor.name != FREQUENCIES:
                 raise UnsupportedModelError(
                     f"{gguf_file} has the tensor {tensor.name}, for which the {type(model).__name__} that transformers "

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, mo
 from corrigenda import LanguageModel, load
 from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.models import gguf_files, packed
+from corrigenda.models.gguf_rows import rows_of
 
 
 class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
@@ -179,6 +180,21 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
         return
     with pytest.raises(UnsupportedModelError, match=said):
         load(path)
+
+
+def test_what_is_tied_and_twice_in_a_file_is_read_whole(tmp_path: Path) -> None:
+    """Falcon's files have an output matrix of their own, quantised in another way than that of the embedding."""
+    model = tiny.build("falcon").model
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.FALCON, tiny.DEPTH)
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "falcon")
+    for name, tensor in model.state_dict().items():
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), tensor.numpy())
+    assert "lm_head.weight" in model.state_dict().keys() - dict(model.named_parameters()).keys()
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert rows_of(tmp_path / "tiny.gguf", model) is None
 
 
 def test_the_positions_of_llama_3(tmp_path: Path) -> None:
