@@ -84,7 +84,8 @@ def read_positions(gguf_file: Path, config: Any) -> None:
     kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
     factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]
     own: Any = getattr(config, "rope_parameters", None) or {}
-    if own.get("rope_type", "default") != "default":
+    of_layers = [one for one in own.values() if isinstance(one, dict)] or [own]  # of some by kinds of layers
+    if any(one.get("rope_type", "default") != "default" for one in of_layers):
         return
     if kind not in ("none", "linear") or any(factor not in (0, 1) for factor in factors):
         raise UnsupportedModelError(
