@@ -72,7 +72,7 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def read_positions(gguf_file: Path, config: Any) -> None:
-    """Gives a configuration what a GGUF file says of the scaling of rotary positions, which transformers passes over.
+    """Gives a configuration what a GGUF file says of rotary positions and transformers passes over: base and scaling.
 
     Raises:
         UnsupportedModelError: they are scaled otherwise than Llama 3.1's.
@@ -80,10 +80,12 @@ def read_positions(gguf_file: Path, config: Any) -> None:
     from corrigenda.models.gguf_reader import LeanReader
 
     reader = LeanReader(gguf_file)
-    said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope.scal" in name}
+    said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope." in name}
     kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
     factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]
     own: Any = getattr(config, "rope_parameters", None) or {}
+    if "rope.freq_base" in said and "rope_theta" in own:
+        own = config.rope_parameters = {**own, "rope_theta": said["rope.freq_base"].contents()}
     of_layers = [one for one in own.values() if isinstance(one, dict)] or [own]  # of some by kinds of layers
     if any(one.get("rope_type", "default") != "default" for one in of_layers):
         return

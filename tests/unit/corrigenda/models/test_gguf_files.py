@@ -220,6 +220,19 @@ def test_positions_that_transformers_knows_of_a_family(tmp_path: Path) -> None:
     assert config.to_dict() == before
 
 
+@pytest.mark.parametrize("family", ["starcoder2", "qwen2"])
+def test_the_base_of_positions_is_the_files(family: str, tmp_path: Path) -> None:
+    """StarCoder 2's is a million, which transformers does not read."""
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", family)
+    writer.add_vocab_size(64)
+    writer.add_rope_freq_base(999999.44)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
+    write(writer)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    read_positions(tmp_path / "tiny.gguf", config)
+    assert config.rope_parameters["rope_theta"] == pytest.approx(999999.44)
+
+
 def test_the_positions_of_llama_3(tmp_path: Path) -> None:
     """Their frequencies are divided as llama.cpp's converter writes it (`Llama3Model.generate_extra_tensors`)."""
     theta = 10000.0
