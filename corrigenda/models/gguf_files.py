@@ -31,7 +31,7 @@ from corrigenda.system.files import (
 
 logger = logging.getLogger(__name__)
 
-READING = 2
+READING = 3
 """How a file is read; what was converted in another way is converted anew."""
 PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 """How llama.cpp names the files of a model that is split."""

@@ -26,16 +26,17 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
     The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
-    rename and reorder it, where the file has not all of the model's parameters, or where this version of transformers
-    does it in another way. Raises UnsupportedModelError: the file has a tensor that the model has no place for. A
-    damaged file raises exceptions of many kinds.
+    rename and reorder it, where the file has not all of the model's parameters, or both of two that are tied, or where
+    this version of transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the
+    model has no place for. A damaged file raises exceptions of many kinds.
     """
     from corrigenda.models.gguf_reader import LeanReader
 
     reader = LeanReader(gguf_file)
     parameters = dict(model.named_parameters())  # what is tied comes once
     transformed = _transformation(reader, model)
-    if transformed is None or model.state_dict().keys() & dict(model.named_buffers()).keys():
+    held = model.state_dict().keys()  # with both names of what is tied
+    if transformed is None or held & dict(model.named_buffers()).keys():
         return None
     processor, names = transformed
     tensors: dict[str, Tensor] = {}
@@ -50,6 +51,8 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
             done = processor.process(weights=tensor.data, name=tensor.name)
         name = names.get(done.name, "")
         if name not in parameters:
+            if name in held:
+                return None
             if tensor.name != FREQUENCIES:
                 raise UnsupportedModelError(
                     f"{gguf_file} has the tensor {tensor.name}, for which the {type(model).__name__} that transformers "
@@ -69,7 +72,7 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
 
 
 def read_positions(gguf_file: Path, config: Any) -> None:
-    """Gives a configuration what a GGUF file says of the scaling of rotary positions, which transformers passes over.
+    """Gives a configuration what a GGUF file says of rotary positions and transformers passes over: base and scaling.
 
     Raises:
         UnsupportedModelError: they are scaled otherwise than Llama 3.1's.
@@ -77,11 +80,14 @@ def read_positions(gguf_file: Path, config: Any) -> None:
     from corrigenda.models.gguf_reader import LeanReader
 
     reader = LeanReader(gguf_file)
-    said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope.scal" in name}
+    said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope." in name}
     kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
     factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]
     own: Any = getattr(config, "rope_parameters", None) or {}
-    if own.get("rope_type", "default") != "default":
+    if "rope.freq_base" in said and "rope_theta" in own:
+        own = config.rope_parameters = {**own, "rope_theta": said["rope.freq_base"].contents()}
+    of_layers = [one for one in own.values() if isinstance(one, dict)] or [own]  # of some by kinds of layers
+    if any(one.get("rope_type", "default") != "default" for one in of_layers):
         return
     if kind not in ("none", "linear") or any(factor not in (0, 1) for factor in factors):
         raise UnsupportedModelError(

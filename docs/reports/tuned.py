@@ -60,7 +60,10 @@ def collect(asked: Options) -> Collected | None:
             return None
         figures, runs = one
         found.figures["models"].setdefault(model, {})[editor] = figures
-        found.runs.update({f"{model} {editor}: {name}": how_made(stored) for name, stored in runs.items()})
+        place = f"{model} {editor}: "
+        others = {name: made for name, made in found.runs.items() if not name.startswith(place)}
+        mine = {place + way: how_made(stored) for way, stored in runs.items()}
+        found = Collected(found.figures, {**others, **mine}, found.earlier)
     return found
 
 

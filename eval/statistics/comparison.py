@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +71,7 @@ def compare(
     if combine is None:
         columns = [side[:1] for side in columns]
 
-    def difference(*means: NDArray[np.float64]) -> NDArray[np.float64]:
-        half = len(means) // 2
-        if combine is None:
-            return np.asarray(means[0] - means[1])
-        return np.asarray(combine(*means[:half]) - combine(*means[half:]))
-
+    difference = _difference(combine)
     value = float(difference(*(np.mean(column, dtype=float) for side in columns for column in side)))
     low, high = interval([*columns[0], *columns[1]], groups, difference, seed) or (None, None)
     binary = combine is None and all(value in (0, 1) for side in columns for value in side[0])
@@ -91,3 +87,16 @@ def compare(
     variance = variance_per_fact([*columns[0], *columns[1]], groups, difference)
     needed = None if variance is None else facts_needed(variance, yes_or_no=binary)
     return Comparison(len(common), len(set(groups)), value, low, high, p, test, effect, effect_name, needed)
+
+
+@lru_cache  # the same function for the same figure, by which `interval` finds what it has
+def _difference(combine: Callable[..., NDArray[np.float64]] | None) -> Callable[..., NDArray[np.float64]]:
+    """From the means of the left, then of the right columns to how the figures differ."""
+
+    def difference(*means: NDArray[np.float64]) -> NDArray[np.float64]:
+        half = len(means) // 2
+        if combine is None:
+            return np.asarray(means[0] - means[1])
+        return np.asarray(combine(*means[:half]) - combine(*means[half:]))
+
+    return difference

@@ -1,7 +1,10 @@
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tuned
+from pages import Collected
 
 from corrigenda import Fact
 from eval import Case, Measurement
@@ -73,3 +76,15 @@ def test_p_values_are_corrected_for_all_tests_of_an_editor(tmp_path: Path) -> No
     said = finding(found, tmp_path)
     assert "differ in efficacy success (ES) 90.0 [" in said
     assert "In the layers that tracing finds: nothing that is told apart." in said
+
+
+def test_of_what_is_collected_again_no_earlier_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that found nothing this time is in no figure."""
+    earlier: dict[str, Any] = {"smollm2-135m rome: layer=auto": [], "smollm2-135m memit: tuned": []}
+    monkeypatch.setattr(tuned, "kept", lambda *_: Collected({"models": {}}, earlier, ("before",)))
+    monkeypatch.setattr(tuned, "deadline_of", lambda _: None)
+    monkeypatch.setattr(tuned, "of_editor", lambda *_: ({}, {}))
+    found = tuned.collect(Namespace(models="smollm2-135m", editors="rome"))
+    assert found is not None
+    assert found.earlier == ("before",)
+    assert [*found.runs] == ["smollm2-135m memit: tuned"]

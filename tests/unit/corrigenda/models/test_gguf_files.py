@@ -11,11 +11,18 @@ import pytest
 import tiny
 import torch
 from gguf_parts import write_gguf
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, modeling_gguf_pytorch_utils
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    modeling_gguf_pytorch_utils,
+)
 
 from corrigenda import LanguageModel, load
 from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.models import gguf_files, packed
+from corrigenda.models.gguf_rows import read_positions, rows_of
 
 
 class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
@@ -23,6 +30,13 @@ class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
 
     def process(self, weights: Any, name: str, **more: Any) -> Any:
         return super().process(weights - 1 if "norm" in name else weights, name, **more)
+
+
+def write(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +195,44 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
         load(path)
 
 
+def test_what_is_tied_and_twice_in_a_file_is_read_whole(tmp_path: Path) -> None:
+    """Falcon's files have an output matrix of their own, quantised in another way than that of the embedding."""
+    model = tiny.build("falcon").model
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.FALCON, tiny.DEPTH)
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "falcon")
+    for name, tensor in model.state_dict().items():
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")), tensor.numpy())
+    assert "lm_head.weight" in model.state_dict().keys() - dict(model.named_parameters()).keys()
+    write(writer)
+    assert rows_of(tmp_path / "tiny.gguf", model) is None
+
+
+def test_positions_that_transformers_knows_of_a_family(tmp_path: Path) -> None:
+    """Of Gemma 4 a file says by its frequencies which parts of a head are not turned; so does transformers' class."""
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "gemma4")
+    writer.add_rope_freq_base(1e6)
+    writer.add_tensor("rope_freqs.weight", np.array([1, 1, 1e30, 1e30], np.float32))
+    write(writer)
+    config = AutoConfig.for_model("gemma4_text")
+    before = config.to_dict()
+    assert before["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
+    read_positions(tmp_path / "tiny.gguf", config)
+    assert config.to_dict() == before
+
+
+@pytest.mark.parametrize("family", ["starcoder2", "qwen2"])
+def test_the_base_of_positions_is_the_files(family: str, tmp_path: Path) -> None:
+    """StarCoder 2's is a million, which transformers does not read."""
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", family)
+    writer.add_vocab_size(64)
+    writer.add_rope_freq_base(999999.44)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
+    write(writer)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    read_positions(tmp_path / "tiny.gguf", config)
+    assert config.rope_parameters["rope_theta"] == pytest.approx(999999.44)
+
+
 def test_the_positions_of_llama_3(tmp_path: Path) -> None:
     """Their frequencies are divided as llama.cpp's converter writes it (`Llama3Model.generate_extra_tensors`)."""
     theta = 10000.0
@@ -214,10 +266,7 @@ def test_the_positions_of_llama_3(tmp_path: Path) -> None:
 
 def test_an_architecture_that_transformers_does_not_read(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "odd.gguf", "odd")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write(writer)
     with pytest.raises(DamagedModelError, match=r"odd\.gguf.*architecture 'odd'.*hub id or a folder"):
         load(tmp_path / "odd.gguf")
 
