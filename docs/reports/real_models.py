@@ -64,7 +64,7 @@ ROWS: dict[str, tuple[str, Make]] = {  # by name, what it is, and the editor
     "memit": ("`memit`, C and contexts sampled from the model", lambda lm, work: Memit(text=Text("self"))),
     "documents": ("`memit`, C over this repository's pages, contexts sampled", of_documents),
     "longer": ("`memit`, C and contexts from the text that ships, 24 tokens a coefficient", partial(shipped, 24)),
-    "longer-8": ("the same, 8 tokens a coefficient", partial(shipped, 8)),
+    "longer-8": ("`memit`, the same text, 8 tokens a coefficient", partial(shipped, 8)),
     HALF: ("the same as the row before, loaded, edited and scored in bfloat16", partial(shipped, 8)),
     "alphaedit": ("`alphaedit`, C and contexts sampled", lambda lm, work: AlphaEdit(text=Text("self"))),
     "grace_wide": ("`grace_wide`", lambda lm, work: Grace(text=SHORT, widen=2.0, name="grace_wide")),
