@@ -127,12 +127,15 @@ def _read(gguf_file: Path) -> tuple[Any, tuple[dict[str, Any], dict[str, str]] |
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from corrigenda.models.gguf_reader import LeanReader
+
     try:
         config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
-        read_positions(gguf_file, config)
+        reader = LeanReader(gguf_file)
+        read_positions(reader, config)
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        weights = rows_of(gguf_file, empty)
+        weights = rows_of(reader, empty)
         if weights is not None:
             return empty, weights
         options: dict[str, Any] = {"gguf_file": gguf_file.name, "config": config, "dtype": torch.float32}

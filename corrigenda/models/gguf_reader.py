@@ -14,6 +14,7 @@ class LeanReader(GGUFReader):
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         super().__init__(path)
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:

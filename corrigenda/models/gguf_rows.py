@@ -6,7 +6,6 @@ the whole model has to be read (`packed.pack`).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +16,14 @@ from corrigenda.models.packed import PLAIN, require_readable, shape_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from corrigenda.models.gguf_reader import LeanReader
+
 FREQUENCIES = "rope_freqs.weight"
 """By what llama.cpp divides each frequency of a model's rotary positions."""
 ELSEWHERE = "load the model's folder or hub id instead"
 
 
-def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+def rows_of(reader: LeanReader, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
     The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
@@ -30,9 +31,6 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
     this version of transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the
     model has no place for. A damaged file raises exceptions of many kinds.
     """
-    from corrigenda.models.gguf_reader import LeanReader
-
-    reader = LeanReader(gguf_file)
     parameters = dict(model.named_parameters())  # what is tied comes once
     transformed = _transformation(reader, model)
     held = model.state_dict().keys()  # with both names of what is tied
@@ -55,8 +53,9 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
                 return None
             if tensor.name != FREQUENCIES:
                 raise UnsupportedModelError(
-                    f"{gguf_file} has the tensor {tensor.name}, for which the {type(model).__name__} that transformers "
-                    f"makes of the file has no place: without it the model would say other things; {ELSEWHERE}"
+                    f"{reader.path} has the tensor {tensor.name}, for which the {type(model).__name__} that "
+                    "transformers makes of the file has no place: without it the model would say other things; "
+                    f"{ELSEWHERE}"
                 )
             continue
         rows = torch.from_numpy(done.weights.copy())
@@ -71,15 +70,12 @@ def rows_of(gguf_file: Path, model: Any) -> tuple[dict[str, Tensor], dict[str, s
     return tensors, {name: kinds[name] for name in parameters if name in kinds}  # in the order of `packed.pack`
 
 
-def read_positions(gguf_file: Path, config: Any) -> None:
+def read_positions(reader: LeanReader, config: Any) -> None:
     """Gives a configuration what a GGUF file says of rotary positions and transformers passes over: base and scaling.
 
     Raises:
         UnsupportedModelError: they are scaled otherwise than Llama 3.1's.
     """
-    from corrigenda.models.gguf_reader import LeanReader
-
-    reader = LeanReader(gguf_file)
     said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope." in name}
     kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
     factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]
@@ -91,8 +87,8 @@ def read_positions(gguf_file: Path, config: Any) -> None:
         return
     if kind not in ("none", "linear") or any(factor not in (0, 1) for factor in factors):
         raise UnsupportedModelError(
-            f"{gguf_file}: its positions are scaled (rope.scaling.type {kind!r}, factor {factors}), which transformers "
-            f"does not read from a GGUF file: the model would say other things; {ELSEWHERE}"
+            f"{reader.path}: its positions are scaled (rope.scaling.type {kind!r}, factor {factors}), which "
+            f"transformers does not read from a GGUF file: the model would say other things; {ELSEWHERE}"
         )
     divisors = next((torch.tensor(one.data).float() for one in reader.tensors if one.name == FREQUENCIES), None)
     if divisors is None or bool((divisors == 1).all()):
@@ -104,7 +100,7 @@ def read_positions(gguf_file: Path, config: Any) -> None:
     share = ((turns - 1) / 3).clamp(0, 1)
     if not torch.allclose(1 / divisors, share + (1 - share) / factor, rtol=1e-3):
         raise UnsupportedModelError(
-            f"{gguf_file}: the frequencies of its positions are scaled ({FREQUENCIES}) otherwise than Llama 3.1's, "
+            f"{reader.path}: the frequencies of its positions are scaled ({FREQUENCIES}) otherwise than Llama 3.1's, "
             f"which transformers does not read from a GGUF file: the model would say other things; {ELSEWHERE}"
         )
     config.rope_parameters = {

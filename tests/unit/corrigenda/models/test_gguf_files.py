@@ -22,6 +22,7 @@ from transformers import (
 from corrigenda import LanguageModel, load
 from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.models import gguf_files, packed
+from corrigenda.models.gguf_reader import LeanReader
 from corrigenda.models.gguf_rows import read_positions, rows_of
 
 
@@ -204,7 +205,7 @@ def test_what_is_tied_and_twice_in_a_file_is_read_whole(tmp_path: Path) -> None:
         writer.add_tensor(names.get_name(name, (".weight", ".bias")), tensor.numpy())
     assert "lm_head.weight" in model.state_dict().keys() - dict(model.named_parameters()).keys()
     write(writer)
-    assert rows_of(tmp_path / "tiny.gguf", model) is None
+    assert rows_of(LeanReader(tmp_path / "tiny.gguf"), model) is None
 
 
 def test_positions_that_transformers_knows_of_a_family(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_positions_that_transformers_knows_of_a_family(tmp_path: Path) -> None:
     config = AutoConfig.for_model("gemma4_text")
     before = config.to_dict()
     assert before["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
-    read_positions(tmp_path / "tiny.gguf", config)
+    read_positions(LeanReader(tmp_path / "tiny.gguf"), config)
     assert config.to_dict() == before
 
 
@@ -229,7 +230,7 @@ def test_the_base_of_positions_is_the_files(family: str, tmp_path: Path) -> None
     writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
     write(writer)
     config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
-    read_positions(tmp_path / "tiny.gguf", config)
+    read_positions(LeanReader(tmp_path / "tiny.gguf"), config)
     assert config.rope_parameters["rope_theta"] == pytest.approx(999999.44)
 
 
