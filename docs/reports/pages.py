@@ -187,9 +187,14 @@ def beside(name: str, model: str, figures: Any, runs: Mapping[str, Made], argume
     """What was found of one model, beside what the page's data file has of others (without --anew)."""
     # The figures have "models", by name; the names of the runs begin with the model's.
     earlier = kept(name, arguments) or Collected({"models": {}}, {})
-    others = {run: made for run, made in earlier.runs.items() if not run.startswith(f"{model}: ")}
-    mine = {f"{model}: {run}": made for run, made in runs.items()}
-    return Collected({"models": {**earlier.figures["models"], model: figures}}, {**others, **mine}, earlier.earlier)
+    models = {**earlier.figures["models"], model: figures}
+    return Collected({"models": models}, beside_runs(earlier.runs, model, runs), earlier.earlier)
+
+
+def beside_runs(earlier: Mapping[str, Made], of: str, runs: Mapping[str, Made]) -> dict[str, Made]:
+    """The runs of one thing, whose names begin with it, in the place of its earlier ones and beside those of others."""
+    others = {run: made for run, made in earlier.items() if not run.startswith(f"{of}: ")}
+    return others | {f"{of}: {run}": made for run, made in runs.items()}
 
 
 def mean(values: Sequence[float], groups: Sequence[Hashable], shares: bool = False) -> dict[str, float | None]:

@@ -5,7 +5,7 @@ and edits other facts with the settings that were found, with the shipped ones, 
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from leaderboard_tables import MODELS
 from options import FILES, OUTPUTS, Data, NotFinishedError, Options, asking, deadline_of, some_of
-from pages import Collected, kept
+from pages import Collected, beside_runs, kept
 from report import Draw, Report
 from runs import chosen, finished, how_made, run
 
@@ -60,10 +60,8 @@ def collect(asked: Options) -> Collected | None:
             return None
         figures, runs = one
         found.figures["models"].setdefault(model, {})[editor] = figures
-        place = f"{model} {editor}: "
-        others = {name: made for name, made in found.runs.items() if not name.startswith(place)}
-        mine = {place + way: how_made(stored) for way, stored in runs.items()}
-        found = Collected(found.figures, {**others, **mine}, found.earlier)
+        mine = {way: how_made(stored) for way, stored in runs.items()}
+        found = replace(found, runs=beside_runs(found.runs, f"{model} {editor}", mine))
     return found
 
 
