@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 sys.path[:0] = [str(DOCS / folder) for folder in ("reports", "site", "figures")]
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def coarse_pictures() -> Iterator[None]:
     """Pictures are drawn, but not in the size that they are printed in: nobody looks at these."""
     from matplotlib.figure import Figure  # half a second to import, and every process collects these tests
