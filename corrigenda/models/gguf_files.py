@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
 from corrigenda.models.condition import refuse_incomplete
-from corrigenda.models.gguf_rows import read_positions, rows_of
+from corrigenda.models.gguf_rows import complete_config, rows_of
 from corrigenda.models.packed import pack, write
 from corrigenda.system.files import (
     cache_folder,
@@ -31,7 +31,7 @@ from corrigenda.system.files import (
 
 logger = logging.getLogger(__name__)
 
-READING = 3
+READING = 4
 """How a file is read; what was converted in another way is converted anew."""
 PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 """How llama.cpp names the files of a model that is split."""
@@ -132,7 +132,7 @@ def _read(gguf_file: Path) -> tuple[Any, tuple[dict[str, Any], dict[str, str]] |
     try:
         config = AutoConfig.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
         reader = LeanReader(gguf_file)
-        read_positions(reader, config)
+        complete_config(reader, config)
         with torch.device("meta"):
             empty = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         weights = rows_of(reader, empty)

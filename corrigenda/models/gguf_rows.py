@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FREQUENCIES = "rope_freqs.weight"
 """By what llama.cpp divides each frequency of a model's rotary positions."""
+LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
+"""Of a Gemma of 27 billion, by kind: its attention is scaled by d_model / heads, and all others by a head's size."""
 ELSEWHERE = "load the model's folder or hub id instead"
 
 
@@ -70,12 +72,21 @@ def rows_of(reader: LeanReader, model: Any) -> tuple[dict[str, Tensor], dict[str
     return tensors, {name: kinds[name] for name in parameters if name in kinds}  # in the order of `packed.pack`
 
 
-def read_positions(reader: LeanReader, config: Any) -> None:
-    """Gives a configuration what a GGUF file says of rotary positions and transformers passes over: base and scaling.
+def complete_config(reader: LeanReader, config: Any) -> None:
+    """Gives a configuration what transformers passes over: of positions base and scaling, of a Gemma attention's scale.
 
     Raises:
-        UnsupportedModelError: they are scaled otherwise than Llama 3.1's.
+        UnsupportedModelError: positions are scaled otherwise than Llama 3.1's.
     """
+    # No file says it, and transformers takes 256; llama.cpp goes by the number of layers, too.
+    if hasattr(config, "query_pre_attn_scalar"):
+        by_width = config.num_hidden_layers == LAYERS_OF_27B.get(config.model_type)
+        of_width = config.hidden_size // config.num_attention_heads
+        config.query_pre_attn_scalar = of_width if by_width else config.head_dim
+    _read_positions(reader, config)
+
+
+def _read_positions(reader: LeanReader, config: Any) -> None:
     said = {name.split(".", 1)[1]: one for name, one in reader.fields.items() if ".rope." in name}
     kind = said["rope.scaling.type"].contents() if "rope.scaling.type" in said else "none"
     factors = [said[name].contents() for name in ("rope.scaling.factor", "rope.scale_linear") if name in said]

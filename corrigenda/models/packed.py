@@ -67,25 +67,38 @@ def unpack(folder: Path, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     Each matrix is cast to `dtype` as soon as it is read, so that a large model is never in memory in float32; by
     default float32 what was packed, and the others in their types. Raises ValueError: the file is damaged.
     """
+    names, kinds = _contents(folder)
+    found: dict[str, Tensor] = {}
+    for name in names:
+        tensor = _tensor(folder, name)
+        if name in kinds:
+            found[name] = _unpacked(tensor, kinds[name], dtype or torch.float32)
+        else:
+            # Copied: otherwise the whole file stays in memory for the sake of a norm.
+            found[name] = tensor.to(tensor.dtype if dtype is None or tensor.dim() < 2 else dtype, copy=True)
+    return found
+
+
+def _contents(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """The names in `FILE`, and by name the kinds of what is packed."""
     from safetensors import safe_open
 
-    found: dict[str, Tensor] = {}
     with safe_open(folder / FILE, framework="pt") as file:
-        kinds = json.loads((file.metadata() or {})["kinds"])
-        for name in sorted(file.keys()):
-            tensor = file.get_tensor(name)
-            if name in kinds:
-                found[name] = _unpacked(tensor, kinds[name], dtype or torch.float32)
-            else:
-                # Copied: otherwise the whole file stays in memory for the sake of a norm.
-                found[name] = tensor.to(tensor.dtype if dtype is None or tensor.dim() < 2 else dtype, copy=True)
+        return sorted(file.keys()), json.loads((file.metadata() or {})["kinds"])
+
+
+def _tensor(folder: Path, name: str) -> Tensor:
+    """One of `FILE`, which is opened anew for each, so that what was read leaves the memory with the tensor."""
+    from safetensors import safe_open
+
+    with safe_open(folder / FILE, framework="pt") as file:
+        found: Tensor = file.get_tensor(name)
     return found
 
 
 def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
     """`BareModel.fingerprint` of what `load` makes of such a folder in a dtype, from a piece of a tensor at a time."""
     import transformers
-    from safetensors import safe_open
 
     config = transformers.AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
@@ -93,12 +106,10 @@ def fingerprint_of(folder: Path, dtype: torch.dtype) -> str:
     first: dict[int, str] = {}  # of weights that are tied the file has the first name alone
     source = {name: first.setdefault(id(one), name) for name, one in model.named_parameters(remove_duplicate=False)}
     digest = xxhash.xxh3_128(config.model_type.encode())
-    with safe_open(folder / FILE, framework="pt") as file:
-        kinds = json.loads((file.metadata() or {})["kinds"])
+    _, kinds = _contents(folder)
     for name in sorted(model.state_dict()):
         there = source.get(name, name)
-        with safe_open(folder / FILE, framework="pt") as file:  # opened anew, so that what was read leaves the memory
-            tensor = file.get_tensor(there)
+        tensor = _tensor(folder, there)
         shape = shape_of(tensor, kinds[there]) if there in kinds else tensor.shape
         digest.update(named(name, dtype if there in kinds or tensor.is_floating_point() else tensor.dtype, shape))
         pieces = _pieces(tensor, kinds[there]) if there in kinds else [tensor]

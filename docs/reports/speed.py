@@ -37,7 +37,7 @@ RUNS: dict[str, Run] = {  # all of them; a file of benchmarks/ that none of thes
     "knowledge_neurons": Run("knowledge_neurons.py"),
     "wise": Run("wise.py", facts=True),
     "ffn_lens": Run("ffn_lens.py"),
-    "evaluate": Run("evaluate.py", ("--model", "qwen2.5-coder-0.5b"), facts=True),
+    "evaluate": Run("evaluate.py", ("--model", "qwen2.5-coder-0.5b", "--count", "4"), facts=True),
     "dictionary": Run("dictionary.py"),
     "knowledge_base": Run("knowledge_base.py", ("--indices", "--attached")),
     "sizes": Run("sizes.py", ("--sizes", "0.1,0.5,1.5")),

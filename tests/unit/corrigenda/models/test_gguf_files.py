@@ -23,7 +23,7 @@ from corrigenda import LanguageModel, load
 from corrigenda.errors import DamagedModelError, UnsupportedModelError
 from corrigenda.models import gguf_files, packed
 from corrigenda.models.gguf_reader import LeanReader
-from corrigenda.models.gguf_rows import read_positions, rows_of
+from corrigenda.models.gguf_rows import complete_config, rows_of
 
 
 class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
@@ -217,7 +217,7 @@ def test_positions_that_transformers_knows_of_a_family(tmp_path: Path) -> None:
     config = AutoConfig.for_model("gemma4_text")
     before = config.to_dict()
     assert before["rope_parameters"]["full_attention"]["rope_type"] == "proportional"
-    read_positions(LeanReader(tmp_path / "tiny.gguf"), config)
+    complete_config(LeanReader(tmp_path / "tiny.gguf"), config)
     assert config.to_dict() == before
 
 
@@ -230,8 +230,34 @@ def test_the_base_of_positions_is_the_files(family: str, tmp_path: Path) -> None
     writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
     write(writer)
     config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
-    read_positions(LeanReader(tmp_path / "tiny.gguf"), config)
+    complete_config(LeanReader(tmp_path / "tiny.gguf"), config)
     assert config.rope_parameters["rope_theta"] == pytest.approx(999999.44)
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "width", "heads", "head", "expected"),
+    [
+        ("gemma2", 26, 2304, 8, 256, 256),
+        ("gemma2", 46, 4608, 32, 128, 144),
+        ("gemma3", 18, 640, 4, 256, 256),
+        ("gemma3", 62, 5376, 32, 128, 168),
+    ],
+)
+def test_the_scale_of_gemmas_attention(
+    family: str, layers: int, width: int, heads: int, head: int, expected: int, tmp_path: Path
+) -> None:
+    """Google's own settings of the 2B, 27B, 270M and 27B."""
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", family)
+    writer.add_vocab_size(64)
+    writer.add_block_count(layers)
+    writer.add_embedding_length(width)
+    writer.add_head_count(heads)
+    writer.add_key_length(head)
+    writer.add_tensor("token_embd.weight", np.ones((4, 4), np.float32))
+    write(writer)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    complete_config(LeanReader(tmp_path / "tiny.gguf"), config)
+    assert config.query_pre_attn_scalar == expected
 
 
 def test_the_positions_of_llama_3(tmp_path: Path) -> None:
