@@ -1,7 +1,7 @@
 """docs/learned.md: how the networks of editors that learn to edit learned, on facts that they were not trained on.
 
-`corrigenda train` trains a network and keeps its learning curve in the network's file. What a trained editor then does
-to facts stands in docs/leaderboard.md.
+`corrigenda train` trains a network and keeps its learning curve in the network's file. What trained editors then do is
+read from a store of ordinary runs, beside other editors' runs on the same facts.
 """
 
 import json
@@ -11,21 +11,37 @@ from statistics import fmean
 from typing import Any
 
 from leaderboard_tables import LEARNED
-from options import Data, Options, asking
+from options import OUTPUTS, Data, Options, asking
 from pages import Collected, kept
 from report import Report, model_by_model
+from runs import how_made
 from safetensors import SafetensorError, safe_open
 
+from corrigenda.runs.store import Store
 from corrigenda.system.files import cache_folder
 from locate.pictures import chart, plot_text
 
 NAME, SCRIPT = "learned", "learned.py"
 FELL = 0.01  # a curve whose last fifth lies so much below the fifth before it, as a share of that, still falls
-options = asking("--anew", networks=(Path(), "a folder of trained networks; by default those that were kept"))
+COLUMNS = {
+    "efficacy_success": "ES",
+    "paraphrase_success": "PS",
+    "neighbourhood_success": "NS",
+    "free_generation_strict": "says it",
+    "paraphrase_free_generation_strict": "on paraphrases",
+    "answer_kept": "answers kept",
+    "preservation": "same ten words",
+    "perplexity_drift": "drift",
+}
+options = asking(
+    "--anew",
+    networks=(Path(), "a folder of trained networks; by default those that were kept"),
+    store=(OUTPUTS / NAME, "runs of run.py: the networks' editors, and others on the same facts"),
+)
 
 
 def collect(arguments: Options) -> Collected:
-    """The curves of the networks that there are, beside those of the data file."""
+    """The curves of the networks that there are, and the runs of the store, beside those of the data file."""
     folder = cache_folder() / "hypernetworks" if arguments.networks == Path() else arguments.networks
     found = kept(NAME, arguments) or Collected({"models": {}}, {})
     for path in sorted(one for editor in LEARNED for one in folder.glob(f"*/{editor}.safetensors")):
@@ -38,6 +54,15 @@ def collect(arguments: Options) -> Collected:
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise SystemExit(f"{path}: no network with a learning curve ({error!r})") from None
         found.figures["models"].setdefault(said["model"], {})[said["editor"]] = one
+    for stored in Store(arguments.store).runs():  # the oldest first: of two of a name the newest counts
+        if stored.state != "finished":
+            continue
+        told = stored.summary
+        metrics = {key: told["metrics"][key] for key in COLUMNS if key in told["metrics"]}
+        row = {"facts": told["n_facts"], "refused": told["n_failed"], "metrics": metrics}
+        of, editor = (told["model"], told["mode"]), told["editor"]
+        found.figures.setdefault("edits", {}).setdefault(" ".join(of), {})[editor] = row
+        found.runs[" ".join((*of, editor))] = how_made(stored)
     return found
 
 
@@ -70,8 +95,13 @@ def draw(data: Data, path: Path) -> None:
         axes.legend()
 
 
+def shown(data: Data) -> dict[str, Any]:
+    """The curves by model, and by model and mode what the editors do."""
+    return model_by_model(data) | {"edits": data["figures"].get("edits", {}), "columns": COLUMNS}
+
+
 REPORT = Report(
-    *(NAME, SCRIPT, __doc__, options, collect, digest, model_by_model),
+    *(NAME, SCRIPT, __doc__, options, collect, digest, shown),
     pictures={"learned.png": draw},
     of_models=True,
 )
