@@ -43,7 +43,7 @@ def test_one_benchmark_is_run_beside_what_the_data_have(tmp_path: Path, monkeypa
     assert "| scoring a fact by itself, float32 (0.5 billion parameters; median) | 2.00 | 3.00 | **0.7** |" in text
     assert "| scoring a fact, in times of the plain way | **1.5** | at most 1.3 |" in text
     assert "scoring a fact in bfloat16, in times of the plain way in float32 | **0.6**" in text
-    assert "held-out text 0.50 and 0.25; in bfloat16 0.50 and 0.25." in " ".join(text.split())
+    assert "held-out text 0.50 and 0.25 (in bfloat16 0.50 and 0.25)." in " ".join(text.split())
     assert "missed: " in text
     with pytest.raises(SystemExit):  # all the others are to be run, too
         speed.REPORT.main([*arguments, "--anew"])
