@@ -16,6 +16,7 @@ from options import FILES, OUTPUTS, Data, NotFinishedError, Options, asking, dea
 from pages import Collected, beside_runs, kept
 from report import Draw, Report
 from runs import chosen, finished, how_made, run
+from xxhash import xxh3_64_hexdigest
 
 from corrigenda.runs.store import Store, StoredRun
 from editing import EDITORS
@@ -74,8 +75,17 @@ def of_editor(
     common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
 
     def newest(way: str, overrides: list[str]) -> StoredRun | None:
-        there = Store(store / model / editor / way.replace(" ", "-").replace("=", "-"))
-        if not run([*common, *overrides, f"store={there.root}"], there, deadline):
+        settings = [
+            *common,
+            *overrides,
+        ]  # each their own folder: a failed run's place is taken by no other settings' run
+        there = Store(
+            store
+            / model
+            / editor
+            / f"{way.replace(' ', '-').replace('=', '-')}-{xxh3_64_hexdigest(str(settings).encode())}"
+        )
+        if not run([*settings, f"store={there.root}"], there, deadline):
             raise NotFinishedError
         return next(iter(finished(there)), None)
 

@@ -88,3 +88,14 @@ def test_of_what_is_collected_again_no_earlier_run_is_named(monkeypatch: pytest.
     assert found is not None
     assert found.earlier == ("before",)
     assert [*found.runs] == ["smollm2-135m memit: tuned"]
+
+
+def test_runs_of_other_settings_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a failed run's place is not taken by an older one of, say, fewer facts."""
+    folders: list[Path] = []
+    monkeypatch.setattr(tuned, "run", lambda _overrides, store, _deadline: folders.append(store.root) or True)
+    sizes = {"first": 0, "unseen": 2, "trials": 2, "mode": "batch", "overrides": []}
+    for count in (3, 4, 3):
+        asked = Namespace(**sizes, count=count, store=tmp_path, file=Path("facts.json"))
+        assert tuned.of_editor("smollm2-135m", "rome", asked, None) is None
+    assert folders[0] == folders[2] != folders[1]
