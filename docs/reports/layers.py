@@ -23,6 +23,7 @@ from runs import without_generation
 from work import records
 
 from corrigenda import Fact, LanguageModel, load, read_facts
+from corrigenda.moments.second_moment import second_moments
 from editing import EditRefusedError, Rome
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
 from eval.measure import on_windows
@@ -48,19 +49,21 @@ options = asking(
     facts=(20, "how many are edited at every layer"),
     traced=(24, "how many facts that the model knows are traced"),
     contexts=(0, "of ROME, of 10 tokens; by default ROME's own"),
+    dtype=("float32", "of the model, e.g. bfloat16"),
     work=OUTPUTS / "layers",
 )
 
 
 def collect(arguments: Options) -> Collected:
     deadline, n = deadline_of(arguments), arguments.contexts
-    lm = load(arguments.model)
+    lm = load(arguments.model, dtype=arguments.dtype)
     work = arguments.work / lm.fingerprint[:8]  # what was found of another model is not this one's
     traces, unknown = traces_of(lm, read_facts(arguments.data), arguments.traced, work / "effects", deadline)
     facts = without_generation(read_facts(arguments.data, limit=arguments.facts))
     editor = Rome(prefix_lengths=((10, n),)) if n else Rome()
     # What was edited with other contexts is kept apart.
     folders = {layer: work / f"{f'contexts-{n}-' if n else ''}layer-{layer:02d}" for layer in range(lm.n_layers)}
+    second_moments(lm, range(lm.n_layers), editor.text)  # of many layers at once, from one run of the text
     before = cache(lambda: measure(lm, facts, SETTINGS))
 
     def of_fact(fact: Fact, layer: int) -> dict[str, Any]:
@@ -76,6 +79,7 @@ def collect(arguments: Options) -> Collected:
     figures = {
         "n_layers": lm.n_layers,
         "contexts": n or None,
+        "dtype": arguments.dtype,
         "default_layer": Rome().resolved_layer(lm),
         "subjects": [fact.subject for fact in facts],
         "layers": {layer: of_layer(cases[layer]) for layer in folders},
