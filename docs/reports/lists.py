@@ -1,12 +1,14 @@
 """docs/lists.md: what builds of long lists hold, say and leave, and what they take.
 
 Each build is an ordinary `job=build` of run.py, of the first so many facts of one list, in one folder for each way: a
-longer one solves what the shorter one did not. What is built is not built again.
+longer one solves what the shorter one did not. What is built is not built again. Editors that cannot keep a list edit
+those of the facts that are in force at once.
 """
 
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,16 @@ from typing import Any
 from options import FILES, OUTPUTS, ROOT, Data, Options, asking, some_of
 from pages import Collected, kept, made, making, read_json
 from report import Report
-from runs import chosen, relative, without_generation
+from runs import chosen, finished, relative, without_generation
 
 from corrigenda.data import FactSet, read_facts, write_facts
+from corrigenda.data.requests import active_facts
+from corrigenda.runs.store import Store
+from corrigenda.system.files import write_json
 
 NAME, SCRIPT = "lists", "lists.py"
 WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}  # by name, the setting that chooses it
+EDITS = ("retrieval", "memoir", "grace_wide")
 NEIGHBOURS = 2  # so many prompts about other subjects are asked of each fact
 SETTINGS = (
     "eval=side_effects",
@@ -41,7 +47,7 @@ options = asking(
     "--anew",
     model="qwen2.5-coder-0.5b",
     dtype="bfloat16",
-    ways=some_of(WAYS),
+    ways=some_of((*WAYS, *EDITS)),
     counts=("300,1000", "comma-separated, ascending"),
     facts=FILES / "counterfact.json",
     work=OUTPUTS / NAME,
@@ -55,12 +61,12 @@ def collect(arguments: Options) -> Collected:
         facts = read_facts(arguments.facts)
         chosen_facts = FactSet(NAME, tuple(facts[record] for record in RECORDS))
         write_facts(listed, without_generation(chosen_facts, NEIGHBOURS))
-    for way in chosen(arguments.ways, WAYS, "way"):
+    for way in chosen(arguments.ways, dict.fromkeys((*WAYS, *EDITS)), "way"):
         for count in map(int, arguments.counts.split(",")):
             name, folder = f"{arguments.model} {way} {count}", arguments.work / arguments.model / f"{way}-{count}"
             if not (folder / "report.json").is_file():
                 with making(folder):
-                    build(arguments, way, count, listed, folder / "report.json")
+                    (build if way in WAYS else edit)(arguments, way, count, listed, folder / "report.json")
             report = read_json(folder / "report.json")
             told = {key: report[key] for key in ("n_facts", "n_in_force", "n_holding", "n_solved", "seconds")}
             metrics = {key: report["metrics"][key] for key in COLUMNS if key in report["metrics"]}
@@ -81,9 +87,30 @@ def build(arguments: Options, way: str, count: int, listed: Path, to: Path) -> N
     shutil.copyfile(folder / "report.json", to)
 
 
+def edit(arguments: Options, editor: str, count: int, listed: Path, to: Path) -> None:
+    """Edits the first facts of the list at once, and keeps of it what a build's report has."""
+    facts = read_facts(listed)
+    given = FactSet(NAME, active_facts(facts[:count]))
+    write_facts(path := to.parent / "facts.jsonl", given)
+    store = Store(to.parent / "runs")
+    overrides = [
+        *(f"editor={editor}", "mode=batch", f"model={arguments.model}", f"model.dtype={arguments.dtype}"),
+        *("data=facts", f"data.path={relative(path)}", *SETTINGS),
+        *(f"store={relative(store.root)}", f"before={relative(arguments.work / 'before')}"),
+    ]
+    begun = time.monotonic()
+    subprocess.run([sys.executable, str(ROOT / "run.py"), *overrides], cwd=ROOT, check=True)
+    seconds, [made_run] = time.monotonic() - begun, finished(store)
+    solved = made_run.summary["seconds_per_edit"] * len(given)
+    holding = [case["after"]["values"].get("free_generation_strict") for case in made_run.cases()]
+    report = {"n_facts": count, "n_in_force": len(given), "n_holding": holding.count(1.0), "n_solved": len(given)}
+    report |= {"seconds": {"solve": solved, "verify": seconds - solved}, "metrics": made_run.summary["metrics"]}
+    write_json(to, report)
+
+
 def shown(data: Data) -> dict[str, Any]:
     builds = sorted(data["figures"]["builds"].values(), key=lambda one: (one["model"], one["n_facts"], one["way"]))
-    return {"builds": builds, "columns": COLUMNS, "neighbours": NEIGHBOURS}
+    return {"builds": builds, "columns": COLUMNS, "neighbours": NEIGHBOURS, "edits": EDITS}
 
 
 REPORT = Report(NAME, SCRIPT, __doc__, options, collect, shown=shown, timed=True)
