@@ -75,16 +75,10 @@ def of_editor(
     common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
 
     def newest(way: str, overrides: list[str]) -> StoredRun | None:
-        settings = [
-            *common,
-            *overrides,
-        ]  # each their own folder: a failed run's place is taken by no other settings' run
-        there = Store(
-            store
-            / model
-            / editor
-            / f"{way.replace(' ', '-').replace('=', '-')}-{xxh3_64_hexdigest(str(settings).encode())}"
-        )
+        settings = [*common, *overrides]
+        # By its settings, so that no run of others takes a failed one's place.
+        name = f"{way.replace(' ', '-').replace('=', '-')}-{xxh3_64_hexdigest(str(settings).encode())}"
+        there = Store(store / model / editor / name)
         if not run([*settings, f"store={there.root}"], there, deadline):
             raise NotFinishedError
         return next(iter(finished(there)), None)
