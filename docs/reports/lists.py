@@ -103,7 +103,12 @@ def edit(arguments: Options, editor: str, count: int, listed: Path, to: Path) ->
     seconds, made_run = time.monotonic() - begun, finished(store)[0]
     solved = made_run.summary["seconds_per_edit"] * len(given)
     holding = [case["after"]["values"].get("free_generation_strict") for case in made_run.cases()]
-    report = {"n_facts": count, "n_in_force": len(given), "n_holding": holding.count(1.0), "n_solved": len(given)}
+    report: dict[str, Any] = {
+        "n_facts": count,
+        "n_in_force": len(given),
+        "n_holding": holding.count(1.0),
+        "n_solved": len(given),
+    }
     report |= {"seconds": {"solve": solved, "verify": seconds - solved}, "metrics": made_run.summary["metrics"]}
     write_json(to, report)
 
