@@ -63,8 +63,11 @@ def collect(arguments: Options) -> Collected:
     editor = Rome(prefix_lengths=((10, n),)) if n else Rome()
     # What was edited with other contexts is kept apart.
     folders = {layer: work / f"{f'contexts-{n}-' if n else ''}layer-{layer:02d}" for layer in range(lm.n_layers)}
-    second_moments(lm, range(lm.n_layers), editor.text)  # of many layers at once, from one run of the text
-    before = cache(lambda: measure(lm, facts, SETTINGS))
+
+    @cache
+    def before() -> list[Measurement]:
+        second_moments(lm, range(lm.n_layers), editor.text)  # of many layers at once, from one run of the text
+        return measure(lm, facts, SETTINGS)
 
     def of_fact(fact: Fact, layer: int) -> dict[str, Any]:
         place = facts.index(fact)

@@ -43,7 +43,8 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1, layer, text)
 
     monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", identity)
-    monkeypatch.setattr(layers, "load", lambda name: lm)
+    monkeypatch.setattr(layers, "second_moments", lambda *_: None)
+    monkeypatch.setattr(layers, "load", lambda name, dtype: lm)
     monkeypatch.setattr(layers, "RESAMPLES", 50)
     facts = [known(lm, subject, number) for number, subject in enumerate(SUBJECTS)]
     path = tmp_path / "facts.jsonl"
@@ -85,7 +86,7 @@ def test_a_second_model_stands_beside_the_first(
     [(first, kept)] = pages.read_data("localization", tmp_path / "docs")["figures"]["models"].items()
     lm = tiny.build("gpt2")
     lm.name = "second"
-    monkeypatch.setattr(layers, "load", lambda name: lm)
+    monkeypatch.setattr(layers, "load", lambda name, dtype: lm)
     facts = [known(lm, subject, number + 10) for number, subject in enumerate(SUBJECTS)]
     ending = Fact("Paris", "the city of {}", "Rome", "London", id="ends with its subject")
     path = tmp_path / "facts.jsonl"
