@@ -60,8 +60,13 @@ def write_gguf(
             writer.add_tensor(called, array)
     if more is not None:
         more(writer)
+    write(writer)
+    return path
+
+
+def write(writer: gguf.GGUFWriter) -> None:
+    """Writes the file of what was added."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path

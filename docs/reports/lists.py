@@ -24,8 +24,11 @@ from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
 NAME, SCRIPT = "lists", "lists.py"
-WAYS: Mapping[str, str] = {"scoped": "job.how=scoped", "memit": "editor=memit"}  # by name, the setting that chooses it
-EDITS = ("retrieval", "memoir", "grace_wide")
+EDITS = ("retrieval", "memoir", "grace_wide")  # editors that cannot keep a list
+WAYS: Mapping[str, str] = {  # by name, the setting that chooses it
+    **{"scoped": "job.how=scoped", "memit": "editor=memit"},
+    **{editor: f"editor={editor}" for editor in EDITS},
+}
 NEIGHBOURS = 2  # so many prompts about other subjects are asked of each fact
 SETTINGS = (
     "eval=side_effects",
@@ -47,7 +50,7 @@ options = asking(
     "--anew",
     model="qwen2.5-coder-0.5b",
     dtype="bfloat16",
-    ways=some_of((*WAYS, *EDITS)),
+    ways=some_of(WAYS),
     counts=("300,1000", "comma-separated, ascending"),
     facts=FILES / "counterfact.json",
     work=OUTPUTS / NAME,
@@ -61,12 +64,12 @@ def collect(arguments: Options) -> Collected:
         facts = read_facts(arguments.facts)
         chosen_facts = FactSet(NAME, tuple(facts[record] for record in RECORDS))
         write_facts(listed, without_generation(chosen_facts, NEIGHBOURS))
-    for way in chosen(arguments.ways, dict.fromkeys((*WAYS, *EDITS)), "way"):
+    for way in chosen(arguments.ways, WAYS, "way"):
         for count in map(int, arguments.counts.split(",")):
             name, folder = f"{arguments.model} {way} {count}", arguments.work / arguments.model / f"{way}-{count}"
             if not (folder / "report.json").is_file():
                 with making(folder):
-                    (build if way in WAYS else edit)(arguments, way, count, listed, folder / "report.json")
+                    (edit if way in EDITS else build)(arguments, way, count, listed, folder / "report.json")
             report = read_json(folder / "report.json")
             told = {key: report[key] for key in ("n_facts", "n_in_force", "n_holding", "n_solved", "seconds")}
             metrics = {key: report["metrics"][key] for key in COLUMNS if key in report["metrics"]}
@@ -78,28 +81,18 @@ def collect(arguments: Options) -> Collected:
 def build(arguments: Options, way: str, count: int, listed: Path, to: Path) -> None:
     """Builds the first facts of the list, and keeps the report."""
     folder = arguments.work / arguments.model / way
-    overrides = [
-        *("job=build", f"model={arguments.model}", f"model.dtype={arguments.dtype}", "data=facts"),
-        *(f"data.path={relative(listed)}", f"data.limit={count}", WAYS[way]),
-        *(f"job.folder={relative(folder)}", *SETTINGS),
-    ]
-    subprocess.run([sys.executable, str(ROOT / "run.py"), *overrides], cwd=ROOT, check=True)
+    run(arguments, way, listed, "job=build", f"data.limit={count}", f"job.folder={relative(folder)}")
     shutil.copyfile(folder / "report.json", to)
 
 
-def edit(arguments: Options, editor: str, count: int, listed: Path, to: Path) -> None:
+def edit(arguments: Options, way: str, count: int, listed: Path, to: Path) -> None:
     """Edits the first facts of the list at once, and keeps of it what a build's report has."""
-    facts = read_facts(listed)
-    given = FactSet(NAME, active_facts(facts[:count]))
+    given = FactSet(NAME, active_facts(read_facts(listed)[:count]))
     write_facts(path := to.parent / "facts.jsonl", given)
     store = Store(to.parent / "runs")
-    overrides = [
-        *(f"editor={editor}", "mode=batch", f"model={arguments.model}", f"model.dtype={arguments.dtype}"),
-        *("data=facts", f"data.path={relative(path)}", *SETTINGS),
-        *(f"store={relative(store.root)}", f"before={relative(arguments.work / 'before')}"),
-    ]
     begun = time.monotonic()
-    subprocess.run([sys.executable, str(ROOT / "run.py"), *overrides], cwd=ROOT, check=True)
+    places = (f"store={relative(store.root)}", f"before={relative(arguments.work / 'before')}")
+    run(arguments, way, path, "mode=batch", *places)
     seconds, made_run = time.monotonic() - begun, finished(store)[0]
     solved = made_run.summary["seconds_per_edit"] * len(given)
     holding = [case["after"]["values"].get("free_generation_strict") for case in made_run.cases()]
@@ -108,9 +101,17 @@ def edit(arguments: Options, editor: str, count: int, listed: Path, to: Path) ->
         "n_in_force": len(given),
         "n_holding": holding.count(1.0),
         "n_solved": len(given),
+        "seconds": {"solve": solved, "verify": seconds - solved},
+        "metrics": made_run.summary["metrics"],
     }
-    report |= {"seconds": {"solve": solved, "verify": seconds - solved}, "metrics": made_run.summary["metrics"]}
     write_json(to, report)
+
+
+def run(arguments: Options, way: str, facts: Path, *overrides: str) -> None:
+    """One run of run.py over the facts of a file."""
+    asked = [f"model={arguments.model}", f"model.dtype={arguments.dtype}", "data=facts", f"data.path={relative(facts)}"]
+    command = [sys.executable, str(ROOT / "run.py"), *asked, WAYS[way], *overrides, *SETTINGS]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def shown(data: Data) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from gguf_parts import write_gguf
+from gguf_parts import write, write_gguf
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -31,13 +31,6 @@ class Nemotron(modeling_gguf_pytorch_utils.LlamaTensorProcessor):
 
     def process(self, weights: Any, name: str, **more: Any) -> Any:
         return super().process(weights - 1 if "norm" in name else weights, name, **more)
-
-
-def write(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.fixture(scope="module")
