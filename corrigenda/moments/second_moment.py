@@ -20,6 +20,7 @@ from corrigenda.models.memory import FFNMemory
 from corrigenda.moments.sums import SquareSum, read_mean
 from corrigenda.moments.text import Text
 from corrigenda.system.files import cache_folder
+from corrigenda.system.heap import give_back
 from corrigenda.system.progress import track
 
 ROWS = 32
@@ -208,6 +209,7 @@ def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Ca
     room = KEPT - 2 * path.stat().st_size
     while lm.kept and sum(2 * one.matrix.nbytes for _, one in lm.kept.values()) > room:
         del lm.kept[next(iter(lm.kept))]  # before another is read, so that both need not be in memory
+    give_back()
     mean = read_mean(path)
     if mean is None:
         path.unlink()
