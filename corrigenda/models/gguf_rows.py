@@ -1,7 +1,7 @@
 """The weights of a GGUF file as transformers reads them, still in blocks: the file is never unpacked whole.
 
-That is possible where transformers only renames tensors and puts their rows into another order. Of other architectures
-the whole model has to be read (`packed.pack`).
+That is possible where transformers only renames tensors, puts their rows into another order, or takes 1 off norms,
+which are not in blocks. Of other architectures the whole model has to be read (`packed.pack`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ ELSEWHERE = "load the model's folder or hub id instead"
 def rows_of(reader: LeanReader, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
-    The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor than
-    rename and reorder it, where the file has not all of the model's parameters, or both of two that are tied, or where
+    The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor, where the file has not all of the model's parameters, or both of two that are tied, or where
     this version of transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the
     model has no place for. A damaged file raises exceptions of many kinds.
     """
@@ -47,6 +46,8 @@ def rows_of(reader: LeanReader, model: Any) -> tuple[dict[str, Tensor], dict[str
             from gguf import dequantize
 
             done = processor.process(weights=dequantize(tensor.data, tensor.tensor_type), name=tensor.name)
+        elif "norm" in tensor.name:  # of some architectures it is not what the file has, but 1 less
+            return None
         else:
             done = processor.process(weights=tensor.data, name=tensor.name)
         name = names.get(done.name, "")
@@ -130,7 +131,9 @@ def _transformation(reader: Any, model: Any) -> tuple[Any, dict[str, str]] | Non
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.modeling_gguf_pytorch_utils import (
             TENSOR_PROCESSORS,
+            Gemma2TensorProcessor,
             LlamaTensorProcessor,
+            NemotronTensorProcessor,
             TensorProcessor,
             get_gguf_hf_weights_map,
         )
@@ -138,7 +141,8 @@ def _transformation(reader: Any, model: Any) -> tuple[Any, dict[str, str]] | Non
         return None
     architecture = reader.fields["general.architecture"].contents()
     kind: Any = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
-    if kind not in (TensorProcessor, LlamaTensorProcessor) or get_model_conversion_mapping(model, add_legacy=False):
+    by_rows = (TensorProcessor, LlamaTensorProcessor, Gemma2TensorProcessor, NemotronTensorProcessor)
+    if kind not in by_rows or get_model_conversion_mapping(model, add_legacy=False):
         return None
     heads = {"num_attention_heads": "head_count", "num_key_value_heads": "head_count_kv"}
     fields = {name: reader.fields.get(f"{architecture}.attention.{field}") for name, field in heads.items()}

@@ -189,6 +189,24 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
         load(path)
 
 
+@pytest.mark.parametrize(("family", "arch"), [("gemma2", "GEMMA2"), ("gemma3_text", "GEMMA3")])
+def test_norms_of_which_files_have_one_more(family: str, arch: str, tmp_path: Path) -> None:
+    model, kind = tiny.build(family).model, gguf.MODEL_ARCH[arch]
+    names = gguf.get_tensor_name_map(kind, tiny.DEPTH)
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", gguf.MODEL_ARCH_NAMES[kind])
+    wanted = {}
+    for name, weight in model.named_parameters():
+        array = weight.detach().numpy() + (1 if "norm" in name else 0)
+        wanted[name] = torch.from_numpy(array - (1 if "norm" in name else 0))
+        writer.add_tensor(names.get_name(name, (".weight",)), array)
+    writer.add_tensor("rope_freqs.weight", np.ones(4, np.float32))
+    write(writer)
+    found = rows_of(LeanReader(tmp_path / "tiny.gguf"), model)
+    assert found is not None
+    assert found[0].keys() == wanted.keys()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in found[0].items())
+
+
 def test_what_is_tied_and_twice_in_a_file_is_read_whole(tmp_path: Path) -> None:
     """Falcon's files have an output matrix of their own, quantised in another way than that of the embedding."""
     model = tiny.build("falcon").model
