@@ -28,9 +28,10 @@ ELSEWHERE = "load the model's folder or hub id instead"
 def rows_of(reader: LeanReader, model: Any) -> tuple[dict[str, Tensor], dict[str, str]] | None:
     """By a parameter's name its rows of blocks, or its float32 numbers; and by name what kind the blocks are.
 
-    The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor, where the file has not all of the model's parameters, or both of two that are tied, or where
-    this version of transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the
-    model has no place for. A damaged file raises exceptions of many kinds.
+    The model is of the file's configuration, on the device "meta". None where transformers does more with a tensor,
+    where the file has not all of the model's parameters, or both of two that are tied, or where this version of
+    transformers does it in another way. Raises UnsupportedModelError: the file has a tensor that the model has no place
+    for. A damaged file raises exceptions of many kinds.
     """
     parameters = dict(model.named_parameters())  # what is tied comes once
     transformed = _transformation(reader, model)

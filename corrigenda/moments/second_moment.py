@@ -185,6 +185,10 @@ class KeptMoments(Mapping[int, SecondMoment]):
         again = partial(second_moments, self._lm, [layer], self._text)
         return kept_moment(self._lm, self._paths[layer], layer, self._text, again)
 
+    def note(self, layer: int) -> Path:
+        """The file that is there where a layer's moment was found to be of full rank."""
+        return self._paths[layer].with_suffix(".full-rank")
+
     def __contains__(self, layer: object) -> bool:
         return layer in self._paths
 
@@ -193,6 +197,22 @@ class KeptMoments(Mapping[int, SecondMoment]):
 
     def __len__(self) -> int:
         return len(self._paths)
+
+
+def rank_deficient(moments: Mapping[int, SecondMoment]) -> Iterator[SecondMoment]:
+    """Those that are singular without a ridge.
+
+    To tell takes a Cholesky factor: that a moment on the disk is none is noted beside it, and it is not read again.
+    """
+    for layer in moments:
+        note = moments.note(layer) if isinstance(moments, KeptMoments) else None
+        if note is not None and note.is_file():
+            continue
+        moment = moments[layer]
+        if not moment.full_rank:
+            yield moment
+        elif note is not None:
+            note.touch()
 
 
 def kept_moment(lm: LanguageModel, path: Path, layer: int, text: Text, again: Callable[[], object]) -> SecondMoment:

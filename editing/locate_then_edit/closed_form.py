@@ -16,7 +16,7 @@ from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.errors import SettingsError
 from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
-from corrigenda.moments.second_moment import second_moments
+from corrigenda.moments.second_moment import rank_deficient, second_moments
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.system.workers import Workers
@@ -302,10 +302,10 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         text = self.text.at_least(least)
         experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
         plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
-        found: Mapping[int, Moment] = {**plain, **experts} if experts else plain
-        for layer in found:
-            warn_of_rank(self.name, found[layer])
-        return found
+        deficient: list[Moment] = [*rank_deficient(plain), *experts.values()]
+        for moment in deficient:
+            warn_of_rank(self.name, moment)
+        return {**plain, **experts} if experts else plain
 
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""

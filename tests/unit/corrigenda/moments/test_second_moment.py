@@ -10,7 +10,8 @@ from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_to
 from corrigenda.moments import second_moment as module
 from corrigenda.moments import sums
-from corrigenda.moments.second_moment import SecondMoment, second_moment, second_moments
+from corrigenda.moments.second_moment import SecondMoment, rank_deficient, second_moment, second_moments
+from corrigenda.moments.text import Text
 from corrigenda.prompts import TokenBatch
 
 
@@ -170,6 +171,15 @@ def test_those_asked_for_last_are_kept(lm: LanguageModel, cache: Path, monkeypat
     assert [moment.layer for _, moment in lm.kept.values()] == [1, 3]
     assert found[2] is not second
     assert [moment.layer for _, moment in lm.kept.values()] == [3, 2]
+
+
+def test_that_a_moment_is_of_full_rank_is_found_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = second_moments(lm, [1, 2], Text("self", tokens=40, length=10))
+    assert [moment.layer for moment in rank_deficient(few)] == [1, 2]
+    found = second_moments(lm, [1, 2], TEXT)
+    assert not list(rank_deficient(found))
+    monkeypatch.setattr(module, "kept_moment", lambda *_: pytest.fail("read again"))
+    assert not list(rank_deficient(found))
 
 
 # -- the sum itself
