@@ -149,9 +149,10 @@ def _check(config: DictConfig) -> None:
         raise ValueError("eval.harness_tasks are run on one edited model: take mode=batch or mode=sequential")
     Harness.of(settings)
     editor = config.editor.copy()
+    OmegaConf.set_struct(editor, False)
     for field in ("layer", "layers"):
         if editor.get(field) == "auto":
-            editor[field] = None
+            del editor[field]  # the default, until the layers are found
     instantiate_editor(editor)
 
 

@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from composed import composed
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda import Fact, LanguageModel
+from jobs.edit import job
 from jobs.shared.auto_layer import locate_layers
 
 
@@ -44,6 +46,12 @@ def test_the_field_that_is_auto_is_set(lm: LanguageModel, facts: list[Fact], tmp
     assert kept["layer"]["layer"] == one.editor.layer
     assert kept["layers"]["layers"] == list(several.editor.layers)
     assert len(kept["layers"]["facts"]) == 2
+
+
+@pytest.mark.parametrize("name", ["rome", "memit", "emmet", "grace_wide", "finetune", "lora"])
+def test_an_editor_may_wait_for_its_layers(name: str) -> None:
+    config = composed(f"editor={name}")
+    job._check(composed(f"editor={name}", f"editor.{'layers' if 'layers' in config.editor else 'layer'}=auto"))
 
 
 def test_a_run_that_goes_on_keeps_its_layers(tmp_path: Path) -> None:
