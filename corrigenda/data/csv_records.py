@@ -32,7 +32,8 @@ _NAME = re.compile(r"(?P<field>.*?)(?:\.(?P<part>prompt|answer|group))?(?:\.(?P<
 class CsvColumn:
     """A column of the table, by the record's field that it belongs to.
 
-    `part` is that of a probe, empty for a text; `number` counts the columns of this field and part, from 0.
+    `part` is that of a probe, empty for a text; `number` is the one in its name, else it counts the columns of this
+    field and part, from 0.
     """
 
     name: str
@@ -59,7 +60,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
     first = text.split("\n", 1)[0]
     separator = "\t" if path.suffix == ".tsv" else ";" if "," not in first and ";" in first else ","
     # Line ends are the reader's business: a cell may hold some.
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
     begins = 1
     columns: list[CsvColumn] | None = None
     while True:
@@ -82,7 +83,7 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
 def _columns(path: Path, names: list[str]) -> list[CsvColumn]:
     """The columns that the first line names. Raises ValueError: one is named twice that is no list, or has no name."""
     seen: Counter[tuple[str, str]] = Counter()
-    columns = []
+    columns: list[CsvColumn] = []
     for place, written in enumerate(names, start=1):
         name = written.strip()
         if not name:
@@ -95,7 +96,10 @@ def _columns(path: Path, names: list[str]) -> list[CsvColumn]:
             raise ValueError(f"{path}: column {name!r} is a list of probes: name {name}.prompt and {name}.answer")
         if seen[field, part] and field not in LISTS | PROBES:
             raise ValueError(f"{path}: two columns are called {name!r}; only one of the two can be meant")
-        columns.append(CsvColumn(name, field, part, seen[field, part]))
+        number = int(found["number"]) if part and found is not None and found["number"] else seen[field, part]
+        if part and any((one.field, one.part, one.number) == (field, part, number) for one in columns):
+            raise ValueError(f"{path}: two columns are {field}.{part} of the probe {number}; number them all, or none")
+        columns.append(CsvColumn(name, field, part, number))
         seen[field, part] += 1
     return columns
 
@@ -115,6 +119,8 @@ def _record(columns: list[CsvColumn], row: list[str]) -> tuple[Mapping[str, obje
         if column.part:
             probes.setdefault(column.field, {}).setdefault(column.number, {})[column.part] = cell
         elif column.field in LISTS:
+            if cell.strip()[0] + cell.strip()[-1] == "[]":
+                return "is a list in one cell; give each entry a column of this name", column.field
             lists.setdefault(column.field, []).append(cell)
         else:
             record[column.field] = cell

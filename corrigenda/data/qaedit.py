@@ -14,7 +14,7 @@ from corrigenda.data.fields import (
 from corrigenda.data.probes import probe
 from corrigenda.facts import Fact, Probe
 
-_NAMES = {"subject": "subject", "prompt": "prompt", "target_new": "target", "id": "id", "relation": "source"}
+_NAMES = {"subject": "subject", "prompt": "prompt", "target_new": "target", "id": "id"}
 
 
 def parse(record: Record) -> Fact:
@@ -22,7 +22,7 @@ def parse(record: Record) -> Fact:
 
     `prompt`, a question with the subject in place, gives the prompt; `target`, its right answer, is the new target.
     There is no old object: the fact is an insertion. `rephrase` is the paraphrase, and each ``{"loc", "loc_ans"}`` of
-    `locality` a locality probe. `source` (NQ, TQA or SQA, the question's origin) is kept as the relation.
+    `locality` a locality probe. Not read: `source` (NQ, TQA or SQA), which is the question's origin and no relation.
 
     Raises:
         FactError: a field is missing, empty or of the wrong type; named by its path in this schema.
@@ -31,7 +31,6 @@ def parse(record: Record) -> Fact:
     prompt = template(record, "prompt", subject)
     new = target(record, "target")
     rephrase = optional_text(record, "rephrase")
-    source = optional_text(record, "source")
     locality: list[Probe] = []
     for number, item in enumerate(objects(record, "locality")):
         with under(f"locality[{number}]"):
@@ -42,7 +41,6 @@ def parse(record: Record) -> Fact:
             prompt=prompt,
             target_new=new,
             id=identifier(record, "id"),
-            relation=source,
             paraphrases=() if rephrase is None else (rephrase,),
             locality=tuple(locality),
         )

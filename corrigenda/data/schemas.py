@@ -115,6 +115,7 @@ SCHEMAS: dict[str, Schema] = {
         "id",
         lambda record: not fastedit.fits(record),
         ranked_by=_ANSWERS,
+        leaves=frozenset({"source"}),
     ),
     "plain": Schema(plain.parse, frozenset({"subject", "prompt"}), "id"),
 }

@@ -10,6 +10,7 @@ from corrigenda.knowledge.entries import Entry
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
+from editing.locate_then_edit.suit import Suit
 from editing.memory_based.scoped import Scoped
 from editing.shared.contexts import contexts
 
@@ -53,6 +54,8 @@ class EntrySolver:
         found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names if name in said}}
         if isinstance(editor, Scoped):
             found["position"] = "last"
+        if isinstance(editor, Suit):  # an entry has its `written_keys`
+            found["energy"] = editor.energy
         if editor.prefixes is None:
             found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
         if editor.frames.most:

@@ -239,6 +239,8 @@ def _unexplained_nulls(case: Any) -> Iterator[tuple[Place, str]]:
             continue
         for kind, records in prompts.items() if isinstance(prompts, Mapping) else ():
             for number, record in enumerate(records if isinstance(records, list) else ()):
+                if isinstance(record, Mapping) and record.get("kl", 0.0) is None and not undefined(record):
+                    yield (state, "prompts", kind, number, "kl"), f"must be a number, got None; {_NULL}"
                 for name in LOG_PROBS if isinstance(record, Mapping) and undefined(record) else ():
                     if isinstance(record.get(name), list) and None in record[name]:
                         what = f"must be a list of numbers, got {shown(record[name])}"

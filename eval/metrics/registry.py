@@ -106,7 +106,8 @@ class Registry(Mapping[str, Metric]):
         for one in self._metrics.values():
             if one.groups is not None:
                 names = dict.fromkeys(record.group for record in after.probes(one.groups.kind) if record.group)
-                wanted += [one.of_group(name) for name in names]
+                own = (one.of_group(name) for name in names)
+                wanted += [each for each in own if each.key not in self._metrics]  # a group called "same_subject"
         values = ((one.key, one.compute(before, after)) for one in wanted)
         return {key: float(value) for key, value in values if value is not None}
 

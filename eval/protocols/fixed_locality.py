@@ -1,6 +1,7 @@
 """The fixed locality set: prompts that nobody edits, the same at every point of a sequence of edits."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -28,7 +29,7 @@ def untouched(fixed: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
 
     Facts with neither neighbourhood nor locality prompts left are left out.
     """
-    subjects = {fact.subject for fact in facts}
+    subjects = {re.sub(r"^[Tt]he ", "", fact.subject) for fact in facts}  # prompts write "the Beatles", too
 
     def names_none(prompt: str) -> bool:
         return not any(subject in prompt for subject in subjects)

@@ -28,7 +28,7 @@ from eval.protocols.curves import draw_curve
 from jobs.edit.terminal import Progress, print_run
 from jobs.shared import job
 from jobs.shared.auto_layer import AutoLayerSettings, locate_layers
-from jobs.shared.base import begin, begin_tracker, interruptible, kept_before, load_model, say
+from jobs.shared.base import begin, begin_tracker, interruptible, kept_before, load_model, read_beside, say
 from jobs.shared.data import LocalitySettings, fixed_locality, read_data
 from jobs.shared.errors import RunFailedError
 from jobs.shared.logs import log_to
@@ -241,7 +241,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     """The run's id and what it is of, as it stands in the store."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
-    worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + files_named(plain["editor"])
+    worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + read_beside(plain, lm)
     tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
     if tasks is not None:
         worked_on += files_named(sorted(map(str, expanded(tasks).rglob("*"))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from corrigenda.runs.folder import RunFolder
+from corrigenda.runs.ids import files_named
 from corrigenda.runs.trackers import Tracker, tracker
 from corrigenda.settings.documented import meanings
-from corrigenda.system.files import expanded
+from corrigenda.system.files import cache_folder, expanded
 from corrigenda.system.progress import stage
 from corrigenda.system.workers import Workers
 from corrigenda.text.display import printable
@@ -154,6 +156,22 @@ def kept_before(config: DictConfig) -> Path | None:
     folder = shared_folder() if asked == CACHE else expanded(asked)
     logger.info("what the unedited model does with the facts is kept in %s (before=null: nowhere)", folder)
     return folder
+
+
+def read_beside(plain: Mapping[str, Any], lm: LanguageModel) -> str:
+    """What figures depend on and no setting and no fingerprint says: how the model computes and reads, and files.
+
+    The files are those that the editor's settings and the text of a fine-tuning name, and the gate or the network that
+    was trained for the model, where the editor names none.
+    """
+    editor, kept = plain["editor"], cache_folder()
+    read = [editor, ((plain["job"].get("sequential") or {}).get("fine_tuning") or {}).get("text")]
+    if editor.get("gate", "") is None:
+        read.append(str(kept / "gates" / f"{lm.fingerprint}.safetensors"))
+    if editor.get("network", "") is None:
+        name = getattr(get_class(editor["_target_"]), "name", "")
+        read.append(str(kept / "hypernetworks" / lm.fingerprint / f"{name}.safetensors"))
+    return f"{lm.cache_key}{lm.tokenizer.chat_template}{files_named(read)}"
 
 
 def choices() -> dict[str, str]:

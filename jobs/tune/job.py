@@ -25,7 +25,7 @@ from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.store import Store
 from editing.registry import space_of
 from jobs.shared import job
-from jobs.shared.base import FREE, begin, interruptible, load_model, say
+from jobs.shared.base import FREE, begin, interruptible, load_model, override_names, read_beside, say
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate, instantiate_editor
@@ -90,5 +90,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet) -> dict[str
     plain: Any = OmegaConf.to_container(config, resolve=True)
     code = code_version(entry=("jobs.tune.job", *targets(plain), *(config.get("plugins") or ())))
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in (*FREE, "job.conf")}
+    named = sorted(name for name in override_names() if name.startswith("editor."))  # these are not tuned
+    plain["job"] |= {"named": named, "schema": plain["data"].get("schema")}  # by which the objective is chosen
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
-    return found | {"id": run_id(plain, facts.fingerprint, lm.fingerprint, code)}
+    return found | {"id": run_id(plain, facts.fingerprint + read_beside(plain, lm), lm.fingerprint, code)}

@@ -1,11 +1,18 @@
 import time
+from pathlib import Path
 
 import pytest
+import tiny
+from omegaconf import OmegaConf
 
 from corrigenda import Fact
+from corrigenda.data import FactSet
+from editing.gate.kept import kept_gate
+from editing.learned.hypernetwork import kept_network
 from eval import Case, Measurement
 from eval.records import ScoredPrompt
 from jobs.edit import terminal
+from jobs.edit.job import _identity
 from jobs.edit.terminal import Progress
 
 
@@ -49,3 +56,25 @@ def test_the_time_left_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         "[2/12] at work for 60 s",
         "[7/12] at work for 60 s, about 60 s left",
     ]
+
+
+def test_a_run_is_another_where_what_no_setting_says_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+    lm, text = tiny.build("llama"), tmp_path / "text.txt"
+    editor = {"_target_": "editing.Mend", "network": None, "gate": None}
+    sequential = {"fine_tuning": {"text": {"source": str(text)}}}
+    config = OmegaConf.create({"mode": "sequential", "editor": editor, "eval": {}, "job": {"sequential": sequential}})
+
+    def run_id() -> str:
+        return _identity(config, lm, FactSet("a", ()), [], "code")["id"]
+
+    ids = [run_id()]
+    for path in (text, kept_gate(lm), kept_network(lm, "mend")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("trained anew")
+        ids.append(run_id())
+    lm.tokenizer.chat_template = "{{ messages[0].content }}"
+    ids.append(run_id())
+    lm.model.config.rms_norm_eps = 0.1
+    ids.append(run_id())
+    assert len(set(ids)) == len(ids)

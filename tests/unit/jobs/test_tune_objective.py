@@ -1,6 +1,10 @@
 import pytest
+import tiny
+from omegaconf import OmegaConf
 
+from corrigenda.data import FactSet
 from corrigenda.errors import SettingsError
+from jobs.tune import job
 from jobs.tune.objective import Objective, objective_for
 
 FIGURES = {"score": 0.6, "preservation": 0.3, "free_generation_strict": 0.2, "perplexity_drift": 0.05}
@@ -72,3 +76,16 @@ def test_what_was_not_measured_is_an_error() -> None:
         objective_for("zsre", ["perplexity_drift"], None, None, FIRST)
     with pytest.raises(ValueError, match="there is no metric 'scor'"):
         objective_for("zsre", ["scor"], None, None, FIRST)
+
+
+def test_what_is_not_tuned_and_the_schema_make_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny.build("llama")
+    monkeypatch.setattr(job, "code_version", lambda entry: "code")
+
+    def run_id(schema: str, *named: str) -> str:
+        monkeypatch.setattr(job, "override_names", lambda: list(named))
+        parts = {"editor": {"_target_": "editing.Memit"}, "data": {"schema": schema}, "job": {"trials": 3}}
+        return job._identity(OmegaConf.create(parts), lm, FactSet("a", ()))["id"]
+
+    assert len({run_id("auto"), run_id("zsre"), run_id("auto", "editor.ratio")}) == 3
+    assert run_id("auto", "job.trials") == run_id("auto")

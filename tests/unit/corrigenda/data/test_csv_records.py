@@ -66,6 +66,22 @@ def test_probes(tmp_path: Path) -> None:
         read_facts(write(tmp_path / "facts.csv", [names, [*row[:6], "", *row[7:]]]))
 
 
+def test_the_parts_of_a_probe_belong_together_by_their_number(tmp_path: Path) -> None:
+    names = ["subject", "prompt", "target_new", "locality.prompt.2", "locality.prompt.1", "locality.answer.1"]
+    row = ["Oslo", "{} is in", "Rome", "c", "a", "b", "d", "hard"]
+    [fact] = read_facts(write(tmp_path / "facts.csv", [[*names, "locality.answer.2", "locality.group.2"], row]))
+    assert [(probe.prompt, probe.answer, probe.group) for probe in fact.locality] == [
+        ("a", "b", ""),
+        ("c", "d", "hard"),
+    ]
+
+
+def test_a_space_after_the_separator_is_no_part_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text('subject, prompt, target_new\nOslo, "{} is in", Rome\n', encoding="utf-8")
+    [fact] = read_facts(tmp_path / "facts.csv")
+    assert (fact.statement, fact.target_new) == ("Oslo is in", "Rome")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -73,6 +89,8 @@ def test_probes(tmp_path: Path) -> None:
         ("subject,prompt,target_new\n", "has no records"),
         ("subject,,target_new\nx,y,z\n", "column 2 has no name"),
         ("subject,prompt,prompt\nx,y,z\n", "two columns are called 'prompt'"),
+        ("subject,prompt,target_new,paraphrases\nx,{} y,z,['a']\n", "line 2.*'paraphrases'.*is a list in one cell"),
+        ("subject,locality.prompt.1,locality.prompt\nx,y,z\n", r"two columns are locality\.prompt of the probe 1"),
         ("subject,prompt,locality\nx,y,z\n", r"name locality\.prompt and locality\.answer"),
         ("subject,prompt,target_new\nOslo,{} is in,Rome, Italy\n", "line 2.*has 4 cells.*names 3 columns.*quotation"),
         ('subject,prompt,target_new\n"Oslo\nx",{} is in,Rome\nOslo,{} is in,\n', "line 4.*target_new"),

@@ -10,7 +10,7 @@ from made_entries import Folding
 from corrigenda import EditRefusedError, Fact, KnowledgeBase, LanguageModel, LowRankEdit
 from corrigenda.errors import SettingsError
 from corrigenda.moments.text import Text
-from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, ValueSettings
+from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, Suit, ValueSettings
 from editing.knowledge.how import how_named, how_of, ways
 from editing.locate_then_edit.memit import SCALE_FACTS
 
@@ -165,6 +165,8 @@ def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
     assert said[0] == said[1]
     other = dataclasses.replace(EDITORS[0], value=ValueSettings(steps=7))
     assert how_of(other).solver.settings(lm) != said[0]
+    kept = [how_of(Suit(layers=(1,), prefixes=("",), energy=energy)).solver.settings(lm) for energy in (0.4, 0.6)]
+    assert kept[0] != kept[1]  # of its keys a part is taken away
     knows_words = tiny.build_byte_level()
     sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),), text=Text("self"))
     shipped = dataclasses.replace(sampled, text=Text("shipped"))

@@ -113,6 +113,13 @@ def lose_numbers(case: dict[str, Any]) -> None:
     after["values"] = {"log_perplexity": None}
 
 
+def test_a_divergence_cannot_be_left_out_of_the_mean(store: Store, submission: Any) -> None:
+    theirs = submission()
+    theirs["cases"][0]["after"]["prompts"]["neighbourhood"][0]["kl"] = None
+    with pytest.raises(SubmissionError, match=r"neighbourhood\[0\]\.kl: must be a number, got None"):
+        validate(theirs, store.runs())
+
+
 @pytest.mark.parametrize("why", ["not finite: the edited model gives no numbers", "diverged"])
 def test_an_edit_that_left_no_numbers_counts_as_failed(tmp_path: Path, store: Store, submission: Any, why: str) -> None:
     theirs = submission()

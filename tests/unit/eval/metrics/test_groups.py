@@ -6,8 +6,9 @@ import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.facts import Probe
-from eval import Case, EvalSettings, Evaluation, measure
+from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, measure
 from eval.evaluation import failed, judged
+from eval.records import ScoredProbe, ScoredPrompt
 
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=0)
 ACCURACIES = ("token_accuracy", "free_generation_strict", "free_generation_lenient")
@@ -63,6 +64,15 @@ def test_groups_by_another_way(lm: LanguageModel) -> None:
     assert case.before is not None
     assert case.before.values["portability_multi_hop_token_accuracy"] == 0.5  # one of two is what the model says
     assert case.before.values["portability_subject_aliasing_token_accuracy"] == 0.0
+
+
+def test_a_group_takes_no_metrics_place() -> None:
+    def said(word: str) -> Measurement:
+        probe = ScoredProbe("a", content_word=word, group="same_subject")
+        return Measurement({"locality": [probe], "same_subject": [ScoredPrompt("b", content_word="x")]})
+
+    before, after = said("x"), said("y")
+    assert METRICS.computed(before, after)["answer_kept_same_subject"] == 1
 
 
 def test_groups_in_the_summary(lm: LanguageModel) -> None:

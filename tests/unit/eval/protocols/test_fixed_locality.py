@@ -14,7 +14,7 @@ from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, RealUse, SequentialRun, SequentialSettings, run_sequential
 from eval.protocols.curves import curve_table, value_at
-from eval.protocols.fixed_locality import own_prompts
+from eval.protocols.fixed_locality import own_prompts, untouched
 from eval.scoring.fitting import Prepared
 
 FACTS = FactSet("some", (Fact("Thomas", "the city of {} is", "Rome", "Berlin", id="0"),))
@@ -46,6 +46,12 @@ def test_its_size_is_said(tmp_path: Path) -> None:
     assert run.summary()["n_fixed_prompts"] == 3
     assert [point["n_fixed_prompts"] for point in run.curve] == [3]
     assert curve_table(run.curve).caption == "fixed locality set: 3 prompts that name no edited subject"
+
+
+def test_a_subject_is_known_by_any_article() -> None:
+    edited = Fact("The Beatles", "{} come from", "Rome", "Liverpool")
+    [left] = untouched([other("songs by the Beatles are", "Beatles fans are", "the beat is")], [edited])
+    assert left.neighbourhood == ("the beat is",)
 
 
 def test_parts_are_reported_apart(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_some_of_the_facts_are_found_where_more_were_measured(tmp_path: Path) ->
     for after in ({"strict": True}, {"perplexity_sample": 3}, {"harness_tasks": ("arc",), "harness_limit": 2}):
         assert not PreEditMeasurement(lm, some, replace(SMALL, **after), 2, tmp_path).missing(5)  # type: ignore[arg-type]
     assert PreEditMeasurement(lm, some, replace(SMALL, seed=1), 2, tmp_path).missing(5) == [0, 1, 2]
+    lm.tokenizer.chat_template = "{{ messages[0].content }}"  # by which the held-out dialogues are written
+    assert PreEditMeasurement(lm, some, SMALL, 2, tmp_path).missing(5) == [0, 1, 2]
 
 
 def test_the_folder_that_all_runs_share_forgets_what_was_not_used_for_a_day(
