@@ -231,9 +231,6 @@ def test_the_norm_of_the_change() -> None:
 
 
 def test_bad_settings_say_what_is_wrong(tmp_path: Path) -> None:
-    for bad in ({"every": 0}, {"checkpoints": (0,)}, {"regime": "all"}, {"after_each": "none"}):
-        with pytest.raises(ValueError, match=next(iter(bad)).split("_")[0]):
-            SequentialSettings(**bad)  # type: ignore[arg-type]
     lm = tiny.build("llama")
     run = EditRun(lm, PLAIN, Nudge(), SMALL, RunFolder(tmp_path))
     with pytest.raises(ValueError, match="nudge has no `extend`"):
