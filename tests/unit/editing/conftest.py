@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny
-
-from corrigenda import LanguageModel
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -15,8 +12,3 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORRIGENDA_CACHE", str(folder := tmp_path_factory.mktemp("cache")))
         yield folder
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")

@@ -9,6 +9,7 @@ import tiny
 import torch
 from editors_parts import FACTS, NAMES, PLAYS, SMALL, TONGUE, TOWER, bits, editor, said, same_bits
 from interventions_parts import hooks
+from rome_parts import build
 
 from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, WeightEdit
 from corrigenda.disturbance import disturbance, known
@@ -38,10 +39,6 @@ OF_WEIGHTS = [
 ]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
 CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher", "horen", "serac"]
-
-
-def build(family: str = "llama") -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 @dataclasses.dataclass

@@ -1,4 +1,5 @@
 import torch
+from batch_parts import distance
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -6,10 +7,6 @@ from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import record
 
 TOLERANCE = 1e-4
-
-
-def distance(left: Tensor, right: Tensor) -> float:
-    return float((left.log_softmax(-1) - right.log_softmax(-1)).detach().abs().max())
 
 
 def plain(lm: LanguageModel, row: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from editors_parts import bits, same_bits
+from rome_parts import build
 from stand_ins import FACTS
 from torch import Tensor
 
@@ -53,10 +54,6 @@ EDITORS: dict[str, ClosedForm] = {
     "emmet": EMMET,
 }
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
-
-
-def build(family: str) -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 def moment_of(lm: LanguageModel, layer: int) -> SecondMoment:

@@ -28,9 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def test_what_fires_at_the_subject_and_at_the_end(lm: LanguageModel) -> None:

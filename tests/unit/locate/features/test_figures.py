@@ -15,9 +15,7 @@ EYE, NONE = torch.eye(tiny.WIDTH), torch.zeros(tiny.WIDTH)
 WHOLE, ZERO = torch.cat([EYE, -EYE]), torch.zeros(2 * tiny.WIDTH)
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def output(lm: LanguageModel) -> torch.Tensor:

@@ -21,9 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.mark.parametrize("more", [{}, {"reads": "input"}, {"multi_topk": True}], ids=["sae", "transcoder", "multi"])
