@@ -9,6 +9,7 @@ import program
 import pytest
 import tiny
 import torch
+from editors_parts import bits
 from public_reports import DANIELLE, EIFFEL, log_probs, low_rank, model, pieces, rome
 
 from corrigenda import Fact, LanguageModel
@@ -26,10 +27,6 @@ def lm() -> LanguageModel:
 
 def run_of(lm: LanguageModel, folder: Path, *facts: Fact, **more: Any) -> EditRun:
     return EditRun(lm, FactSet("some", facts), rome(), SHORT, RunFolder(folder), **more)
-
-
-def bits(lm: LanguageModel) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
 
 
 def test_each_fact_from_the_clean_model(lm: LanguageModel, tmp_path: Path) -> None:

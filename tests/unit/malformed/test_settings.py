@@ -36,7 +36,6 @@ from locate.neurons.locator import Neurons
 
 FACT = Fact("Paris", "{} is the capital of", "Rome", "France")
 PLACES: dict[str, Any] = {"neurons": [(0, 1)]}
-HUGE = 10**400
 
 CLASSES: list[tuple[str, Callable[[], object], str]] = [
     # editors

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import tiny
 import torch
+from editors_parts import confident
 from torch import Tensor, nn
 
 from corrigenda import Fact, LanguageModel
@@ -26,13 +27,6 @@ def rows(lm: LanguageModel, facts: list[Fact], end: bool) -> list[tuple[list[int
         whole = lm.tokenizer(f"{fact.statement} {fact.target_new}")["input_ids"]
         found.append((prompt, whole[len(prompt) :] + ([lm.tokenizer.eos_token_id] if end else [])))
     return found
-
-
-def confident() -> LanguageModel:
-    """A tiny model whose unembedding is large enough for probabilities near one."""
-    lm = tiny.build("llama")
-    lm.architecture.head.weight.data.mul_(10)
-    return lm
 
 
 def mean_nll(lm: LanguageModel, facts: list[Fact], end: bool = True) -> list[Tensor]:

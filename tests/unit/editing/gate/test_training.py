@@ -180,9 +180,7 @@ def test_batches_have_several_forms_of_each_relation_once_and_half_are_of_the_fa
 lm = pytest.fixture(tiny.llama, scope="module")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_states_are_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,6 @@ ONE = FeatureDictionary(1, WHOLE, torch.zeros(2 * tiny.WIDTH), WHOLE, NONE, k=6)
 SMALL: dict[str, Any] = {"contexts": 2, "tokens": 640, "words": 3, "top": 4}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-
-
 lm = pytest.fixture(tiny.llama, scope="module")
 
 

@@ -17,11 +17,6 @@ IDS = [4, 9, 12, 30, 7]
 SMALL = JacobianSettings(text=Text(tokens=36, length=6), samples=5)
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_a_jacobian_is_that_of_finite_differences(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build(family)
