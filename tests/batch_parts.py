@@ -1,4 +1,4 @@
-"""A batch of rows of several lengths, and what a model says after each."""
+"""A batch of rows of several lengths, what a model says after each, and how far apart two models' words are."""
 
 from torch import Tensor
 
@@ -14,3 +14,14 @@ def a_batch(lm: LanguageModel) -> TokenBatch:
 def last_logits(lm: LanguageModel) -> Tensor:
     batch = a_batch(lm)
     return forward_logits(lm, batch, batch.lengths - 1)
+
+
+def distance(left: Tensor, right: Tensor) -> float:
+    """The largest difference of two log-probabilities."""
+    return float((left.log_softmax(-1) - right.log_softmax(-1)).detach().abs().max())
+
+
+def by_transformers(lm: LanguageModel, prompt: str, max_new_tokens: int) -> str:
+    inputs = lm.tokenizer(prompt, return_tensors="pt").to(lm.device)
+    out = lm.model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
+    return lm.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)

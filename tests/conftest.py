@@ -100,6 +100,14 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))
 
 
+@pytest.fixture
+def lm() -> LanguageModel:
+    """A tiny Llama of the test's own."""
+    import tiny
+
+    return tiny.llama()
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> LanguageModel:
     """The real default model. Tests revert what they apply."""

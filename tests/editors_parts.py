@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tiny
 import torch
 import wise_parts
 from composed import composed
@@ -120,3 +121,10 @@ def said(lm: LanguageModel, facts: list[Fact] = FACTS) -> Tensor:
     """Logits of the next tokens after the facts' prompts, (fact, vocabulary)."""
     batch = lm.batch([lm.tokens(fact.statement) for fact in facts])
     return forward_logits(lm, batch, batch.lengths - 1).detach()
+
+
+def confident() -> LanguageModel:
+    """A tiny model whose unembedding is large enough for probabilities near one."""
+    lm = tiny.llama()
+    lm.architecture.head.weight.data.mul_(10)
+    return lm

@@ -29,7 +29,7 @@ FACTS = [
 ROME = Rome(bare_agreement=0.0, layer=LAYER, prefixes=PREFIXES, value=SETTINGS, flag_norm=1e9, refuse_norm=1e9)
 
 
-def build(family: str) -> LanguageModel:
+def build(family: str = "llama") -> LanguageModel:
     """A random model with weights large enough that an FFN's output changes what is predicted."""
     return tiny.build(family, scale=8.0)
 

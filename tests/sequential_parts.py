@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+import tiny
 import torch
 
 from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, Origin, ValueEdit
@@ -12,6 +14,7 @@ from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings
+from eval.protocols import checkpoints, pre_edit, sequential
 
 SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=16)
@@ -96,6 +99,15 @@ def read_notes(
 
 def numbered(lm: LanguageModel, _settings: EvalSettings) -> float:
     return 0.5 * lm.edits.before("").count(";")
+
+
+def given_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    """A model whose measurements are read off its notes."""
+    for module in (sequential, checkpoints, pre_edit):
+        monkeypatch.setattr(module, "measure", read_notes)
+    for module in (checkpoints, pre_edit):
+        monkeypatch.setattr(module, "read_held_out", numbered)
+    return tiny.llama()
 
 
 def go(

@@ -209,6 +209,11 @@ def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:
     return LanguageModel(model.to(DEVICE), tokenizer(), f"tiny-{family}")
 
 
+def llama() -> LanguageModel:
+    """The model of most tests."""
+    return build("llama")
+
+
 class EightBits(torch.nn.Linear):
     """A matrix in 8 bits with one scale, as libraries for quantised models keep it."""
 

@@ -24,9 +24,7 @@ FACT = Fact(subject="tower", prompt="the {} is in", target_new="Rome", target_tr
 FAST = EvalSettings(generate=False, perplexity_windows=0)
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 # -- too long

@@ -9,16 +9,10 @@ LINES: dict[str, tuple[list[str], str]] = {
     "editor": (["editor=roem"], "editor=roem: there is no such editor; did you mean rome"),
     "editor-far": (["editor=xyz"], "editor=xyz: there is no such editor; The editors are"),
     "model": (["model=smollm"], "model=smollm: there is no such choice; did you mean smollm2-135m?"),
-    "data": (["data=zrse"], "data=zrse: there is no such choice; did you mean zsre?"),
-    "eval": (["eval=ful"], "eval=ful: there is no such choice; did you mean full?"),
-    "logger": (["logger=wandbb"], "logger=wandbb: there is no such choice; did you mean wandb?"),
     "job": (["job=edti"], "job=edti: there is no such choice; did you mean edit?"),
     "launcher": (["launcher=joblb"], "launcher=joblb: there is no such choice; did you mean joblib?"),
-    "sweeper": (["sweeper=optna"], "sweeper=optna: there is no such choice; did you mean optuna?"),
     "setting": (["editor.lyer=1"], "editor.lyer: there is no such setting; did you mean editor.layer"),
-    "setting-eval": (["eval.max_new_token=1"], "eval.max_new_token: there is no such setting; did you mean eval.max_"),
     "setting-job": (["job.most_failure=1"], "job.most_failure: there is no such setting; did you mean job.most_f"),
-    "setting-data": (["data.limt=1"], "data.limt: there is no such setting; did you mean data.limit"),
     "setting-top": (["sed=1"], "sed: there is no such setting; did you mean seed"),
     "group": (["editr=rome"], "editr: there is no such setting; did you mean editor"),
     "group-far": (["qqqqq=1"], "qqqqq: there is no such setting; python run.py --cfg job lists them"),
@@ -58,12 +52,7 @@ LINES: dict[str, tuple[list[str], str]] = {
     "resume-other-config": (["resume=other"], "resume=other: config.yaml there is cut off, or not that of a run"),
     "resume-cut": (["resume=cut"], "resume=cut: config.yaml there is cut off, or not that of a run (it lacks choices)"),
     "resume-broken": (["resume=broken"], "resume=broken: config.yaml there is damaged"),
-    "resume-list": (["resume=list"], "resume=list: config.yaml there is cut off, or not that of a run"),
-    "resume-binary": (["resume=binary"], "resume=binary: config.yaml there is damaged"),
     "leaderboard-file": (["job=leaderboard", "job.file=../../x"], "job.file=../../x: this is no plain name of a file"),
-    "leaderboard-empty": (["job=leaderboard", "job.file=''"], "job.file=: this is no plain name of a file"),
-    "leaderboard-root": (["job=leaderboard", "job.file=/x"], "job.file=/x: this is no plain name of a file"),
-    "leaderboard-back": (["job=leaderboard", "job.file='a\\\\b'"], "this is no plain name of a file"),
     "leaderboard-none": (["job=leaderboard"], "no finished run to compare (there is none): the leaderboard is not"),
     "model-unnamed": (["model=own"], "model=own names no model: give model.name="),
     "data-unnamed": (["data=zsre"], "data=zsre comes from a file of yours: give data.path="),
@@ -85,14 +74,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "other": "a: 1\n",
         "cut": whole.replace("choices: 0\n", ""),
         "broken": "a: [1, 2\nb: }",
-        "list": "[1, 2]",
     }
     for name, text in texts.items():
         (home / name).mkdir()
         if text is not None:
             (home / name / "config.yaml").write_text(text)
-    (home / "binary").mkdir()
-    (home / "binary" / "config.yaml").write_bytes(b"\xff\xfe\x00")
     return home
 
 

@@ -1,7 +1,5 @@
 import os
-import random
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -106,22 +104,3 @@ def test_no_folders_are_left_of_runs_that_went_elsewhere(home: Path) -> None:
     assert "going on there" in (folders[0] / "run.log").read_text()
     assert "no file or folder" in run(home, "works", "data.path=nowhere.json", succeeds=False)
     assert sorted((home / "outputs").glob("*/*")) == folders
-
-
-@pytest.mark.parametrize("mode", ["single", "batch", "sequential"])
-def test_killed_at_random_moments(home: Path, mode: str) -> None:
-    moments = random.Random(3)
-    asked = arguments_of(home, f"mode={mode}", "editor=random", "editor.like.layer=1", "editor.like.text.tokens=640")
-    asked += ["editor.like.text.length=16", "editor.like.prefix_lengths=[[3,2]]"]
-    program.call(home, *asked, "hydra.run.dir=calm", "store=other")
-    for _ in range(2):
-        process = program.start(home, *asked, "hydra.run.dir=run")
-        deadline = time.monotonic() + 60
-        while not (home / "run" / "config.yaml").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(moments.uniform(0, 0.3))
-        process.kill()
-        process.join()
-    program.call(home, *asked, "hydra.run.dir=run")
-    for of in ("cases", "retention"):
-        assert timeless(home / "run", of) == timeless(home / "calm", of)

@@ -1,13 +1,11 @@
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 import tiny
 import torch
-from public_reports import DANIELLE, EIFFEL, log_probs, logits, low_rank, model, rome
-from torch import Tensor
+from public_reports import DANIELLE, EIFFEL, logits, low_rank, model, rome
 
-from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, Origin, load
+from corrigenda import Edit, LanguageModel, load
 from corrigenda.moments.second_moment import second_moment
 from editing import Memit, Rome, ValueSettings
 
@@ -21,16 +19,6 @@ def same(left: Edit, right: Edit) -> bool:
     """Whether two edits are the same to the bit."""
     mine, other = left._tensors(), right._tensors()
     return mine.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in mine.items())
-
-
-def test_a_second_time_from_the_disk(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """zjunlp/EasyEdit#312: with the moments in the cache the second run failed. It gives the same bits, and samples
-    nothing."""
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-    first = rome(prefixes=None).edit(lm, [EIFFEL])
-    monkeypatch.setattr("corrigenda.moments.text.decode", None)  # which sampling asks
-    again = LanguageModel(model(), tiny.tokenizer(), "tiny")
-    assert same(first, rome(prefixes=None).edit(again, [EIFFEL]))
 
 
 @pytest.mark.parametrize("editor", [rome(), Memit(layers=(1, 2), prefixes=("",), value=ValueSettings(steps=4))])
@@ -58,18 +46,6 @@ def test_a_model_in_half_precision(dtype: torch.dtype) -> None:
     assert moment.matrix.dtype == torch.float64
 
 
-def test_a_target_of_several_tokens(lm: LanguageModel) -> None:
-    """kmeng01/rome#1: only the first token of the target was trained."""
-    fact = Fact("Big Ben", "the tower in {} is", "Rome and Paris", "London")
-    ids, whole = lm.tokens(fact.statement), lm.tokens(f"{fact.statement} Rome and Paris")
-    before = log_probs(lm, whole, len(ids))
-    settings = ValueSettings(steps=20, weight_decay=0.0, clamp_norm_factor=20.0, kl_factor=0.0)
-    edit = rome(prefixes=("",), value=settings).edit(lm, [fact])
-    assert edit.origin.report[0]["step_losses"][0] == pytest.approx(-fmean(before), abs=1e-4)
-    with edit.applied(lm):
-        assert fmean(log_probs(lm, whole, len(ids))) > fmean(before) + 0.1
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 @pytest.mark.filterwarnings("ignore:the values of layer")
 def test_another_precision_while_an_edit_is_applied(lm: LanguageModel, dtype: torch.dtype) -> None:
@@ -95,18 +71,3 @@ def test_tied_embeddings_saved_and_loaded(family: str, tied: bool, tmp_path: Pat
         lm.save_pretrained(tmp_path)
     assert torch.equal(logits(load(tmp_path).model), edited)
     assert not torch.equal(logits(lm.model), edited)
-
-
-def test_an_intervention_at_every_generated_token(lm: LanguageModel) -> None:
-    """stanfordnlp/pyvene#193, #15: while generating with a cache only the first tokens were intervened on."""
-    origin = Origin(lm.name, lm.fingerprint, "test")
-    edit = CoefficientEdit.of(lm, origin, {(layer, neuron): -3.0 for layer in (1, 2) for neuron in range(24)})
-    prompt = "the tower is in"
-    plain = lm.generate(prompt, 8)
-    with edit.applied(lm):
-        ids, n = lm.tokens(prompt), len(lm.tokens(prompt))
-        for _ in range(8):  # without a cache
-            given: Tensor = lm.model(input_ids=torch.tensor([ids]), use_cache=False).logits
-            ids.append(int(given[0, -1].argmax()))
-        assert lm.generate(prompt, 8) == lm.text(ids[n:])
-        assert lm.generate(prompt, 8) != plain

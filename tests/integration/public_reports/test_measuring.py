@@ -9,16 +9,15 @@ import program
 import pytest
 import tiny
 import torch
+from editors_parts import bits
 from public_reports import DANIELLE, EIFFEL, log_probs, low_rank, model, pieces, rome
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet, read_facts
-from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_sequential, run_single
+from eval import EditRun, EvalSettings, evaluate, measure, run_single
 
 SHORT = EvalSettings(perplexity_windows=0, max_new_tokens=6, fluency_tokens=6)
-NEIGHBOURS = ("the city of London is in", "Big Ben is in the city of")
 
 
 @pytest.fixture
@@ -28,10 +27,6 @@ def lm() -> LanguageModel:
 
 def run_of(lm: LanguageModel, folder: Path, *facts: Fact, **more: Any) -> EditRun:
     return EditRun(lm, FactSet("some", facts), rome(), SHORT, RunFolder(folder), **more)
-
-
-def bits(lm: LanguageModel) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
 
 
 def test_each_fact_from_the_clean_model(lm: LanguageModel, tmp_path: Path) -> None:
@@ -52,34 +47,6 @@ def test_a_run_on_a_model_that_is_edited(lm: LanguageModel, tmp_path: Path) -> N
     with edit.applied(lm), pytest.raises(ValueError, match=r"tiny has edits applied \(low_rank\): revert them"):
         run_of(lm, tmp_path, EIFFEL)
     run_single(run_of(lm, tmp_path, EIFFEL))
-
-
-def test_a_sequence_against_the_unedited_model(lm: LanguageModel, tmp_path: Path) -> None:
-    """zjunlp/EasyEdit#643, #687: locality was measured against the model with the earlier edits, and all facts were
-    scored in its last state only."""
-    facts = [dataclasses.replace(fact, neighbourhood=NEIGHBOURS) for fact in (EIFFEL, DANIELLE)]
-    run = run_of(lm, tmp_path, *facts)
-    run_sequential(run, SequentialSettings(checkpoints=(2,)))
-    unedited = measure(lm, facts, SHORT)
-    first = rome().edit(lm, facts[:1])
-    with first.applied(lm):
-        right_after = measure(lm, facts[:1], SHORT, unedited[:1])[0]
-        with rome().edit(lm, facts[1:]).applied(lm):
-            second = measure(lm, facts[1:], SHORT, unedited[1:])[0]
-    for fact, wanted in zip(facts, (right_after, second), strict=True):
-        for key in ("efficacy_magnitude", "neighbourhood_kl", "preservation"):
-            assert run.cases[fact.id].after.values[key] == pytest.approx(wanted.values[key], abs=1e-6)
-    assert second.values["neighbourhood_kl"] > 0
-
-
-def test_a_right_answer_is_not_asked_for_where_it_should_stay(lm: LanguageModel) -> None:
-    """zjunlp/EasyEdit#308, #396: whether a locality prompt is kept is not whether the model answers it rightly."""
-    fact = dataclasses.replace(EIFFEL, locality=(Probe("the river of London is", "piano"),), neighbourhood=NEIGHBOURS)
-    before = measure(lm, [fact], SHORT)
-    [after] = measure(lm, [fact], SHORT, before)
-    assert after.values["preservation"] == after.values["locality_token_agreement"] == 1
-    assert after.probes("locality")[0].token_accuracy == 0
-    assert after.values["neighbourhood_kl"] == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -133,23 +100,6 @@ def test_a_new_answer_within_the_old_one(
     fact = dataclasses.replace(EIFFEL, target_new=new, target_true=true)
     [record] = measure(lm, [fact], SHORT)[0].scored("prompt")
     assert (record.strict, record.lenient) == (strict, lenient)
-
-
-def test_facts_with_other_kinds_of_prompts(lm: LanguageModel) -> None:
-    """zjunlp/EasyEdit#294: a group of probes that one fact lacks ended the summary; a mean over none was NaN."""
-    alias = Probe("the river of Rome is", "red", group="alias")
-    hop = Probe("the tower in Berlin is", "blue", group="hop")
-    facts = [
-        dataclasses.replace(EIFFEL, portability=(alias, hop)),
-        DANIELLE,
-        Fact("Big Ben", "{} stands in", "Berlin", portability=(hop,)),
-    ]
-    found = evaluate(lm, facts, SHORT).metrics
-    counts = {key: found[f"portability_{key}token_accuracy"]["n"] for key in ("", "alias_", "hop_")}
-    assert counts == {"": 2, "alias_": 1, "hop_": 2}
-    assert found["efficacy_success"]["n"] == 2  # the third has no old object
-    assert "neighbourhood_success" not in found
-    assert all(value == value for summary in found.values() for value in summary.values())
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])

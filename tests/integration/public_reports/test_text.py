@@ -33,17 +33,6 @@ def test_the_space_that_sentencepiece_puts_before_a_text(scheme: str) -> None:
     assert scored.log_probs == pytest.approx(log_probs(lm, ids + target, len(ids)), abs=1e-5)
 
 
-def test_a_beginning_token_before_the_target() -> None:
-    """zjunlp/EasyEdit#247: the target was encoded with its own beginning token, which was then trained and scored."""
-    tokenizer = pieces("first", bos=True)
-    assert encode(tokenizer, PROMPT)[0] == tokenizer.bos_token_id
-    assert encode_target(tokenizer, PROMPT, "Rome") == tokenizer.convert_tokens_to_ids(["▁Rome"])
-    prompts = build_prompts(
-        reading(tokenizer), [Fact("the Eiffel tower", "{} is in", "Rome")], ("",), "{} is", "subject"
-    )
-    assert tokenizer.bos_token_id not in prompts.targets.tolist()
-
-
 def test_a_tokenizer_without_a_beginning_token_loses_none() -> None:
     """TransformerLens#1628: the first token was taken for the beginning token and dropped."""
     tokenizer = tiny.tokenizer()
@@ -99,18 +88,6 @@ def test_truncation_that_was_saved_with_the_tokenizer(tmp_path: Path) -> None:
     lm = load(tmp_path)
     assert lm.tokens(PROMPT) == encode_plain(lm.tokenizer, PROMPT) == tiny.tokenizer()(PROMPT)["input_ids"]
     assert len(encode_target(lm.tokenizer, PROMPT, "Big Ben , London and the river")) == 7
-
-
-def test_a_merge_over_the_border_of_prompt_and_target() -> None:
-    """EleutherAI/lm-evaluation-harness#1053: ": C" is one token, and the continuation was left without any."""
-    tokenizer = bytes_in_pairs(["answer: Rome now. " * 50], splits=False)
-    prompt, whole = tokenizer("answer:")["input_ids"], tokenizer("answer: Rome")["input_ids"]
-    assert whole[: len(prompt)] != prompt  # the border is inside a token
-    target = encode_target(tokenizer, "answer:", "Rome")
-    assert tokenizer.decode(target) == " Rome"
-    lm = reading(tokenizer)
-    [[scored]] = [found.targets for found in score(lm, [("answer:", ["Rome"])])]
-    assert scored.log_probs == pytest.approx(log_probs(lm, prompt + target, len(prompt)), abs=1e-5)
 
 
 def test_more_embeddings_than_tokens() -> None:

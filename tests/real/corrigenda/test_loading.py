@@ -1,3 +1,5 @@
+from batch_parts import by_transformers
+
 from corrigenda import LanguageModel
 
 PROMPTS = [
@@ -11,12 +13,6 @@ PROMPTS = [
 def test_the_default_model_has_the_weights_it_always_had(smollm2: LanguageModel) -> None:
     """Figures are kept by them: moments, targets, runs. As float32 in the cache of earlier versions, or packed."""
     assert smollm2.fingerprint.startswith("5f08655c7eab")
-
-
-def by_transformers(lm: LanguageModel, prompt: str, max_new_tokens: int) -> str:
-    inputs = lm.tokenizer(prompt, return_tensors="pt").to(lm.device)
-    out = lm.model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
-    return lm.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 def test_generate_equals_transformers(smollm2: LanguageModel) -> None:

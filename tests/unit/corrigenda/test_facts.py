@@ -22,14 +22,8 @@ def test_a_prompt_may_end_with_a_line_break() -> None:
 @pytest.mark.parametrize(
     ("change", "field", "problem"),
     [
-        ({"neighbourhood": ["{} lies in"]}, "neighbourhood[0]", "nothing fills it"),
-        ({"neighbourhood": ["Osaka lies in", "Kobe lies in "]}, "neighbourhood[1]", "ends with a space"),
-        ({"paraphrases": ["Kyoto lies in\t"]}, "paraphrases[0]", "ends with a space"),
         ({"generation": ["{} "]}, "generation[0]", "ends with a space"),
-        ({"prompt": "{} is a city in "}, "prompt", "ends with a space"),
         ({"prompt": "The city of {}", "subject": "Kyoto "}, "prompt", "ends with a space"),
-        ({"subject": "Ky{}to"}, "subject", "must not hold '{}'"),
-        ({"locality": [{"prompt": "Who is {}?", "answer": "no one"}]}, "locality[0].prompt", "nothing fills it"),
         ({"portability": [{"prompt": "People speak ", "answer": "x"}]}, "portability[0].prompt", "ends with a space"),
         ({"subject": "Ky\ud800to"}, "subject", "lone surrogate"),
         ({"target_new": "\udc00"}, "target_new", "lone surrogate"),

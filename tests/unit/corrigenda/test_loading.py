@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from batch_parts import a_batch, last_logits
+from batch_parts import a_batch, by_transformers, last_logits
 from edits_parts import low_rank, origin
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -273,22 +273,6 @@ def test_fingerprint_is_that_of_the_unedited_model() -> None:
     with edit.applied(fresh, strict=False), pytest.raises(RuntimeError, match="unedited"):
         _ = fresh.fingerprint
     assert fresh.fingerprint == plain
-
-
-def test_save_an_edited_model(tmp_path: Path) -> None:
-    lm = tiny.build("gpt2")
-    plain = last_logits(lm)
-    with low_rank(lm, 0, {2: 2}).applied(lm):
-        edited = last_logits(lm)
-        lm.save_pretrained(tmp_path)
-    assert not torch.allclose(edited, plain, atol=1e-2)
-    assert torch.equal(last_logits(load(tmp_path)), edited)
-
-
-def by_transformers(lm: LanguageModel, prompt: str, max_new_tokens: int) -> str:
-    inputs = lm.tokenizer(prompt, return_tensors="pt").to(lm.device)
-    out = lm.model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
-    return lm.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("family", ["bloom", "gemma2", "gpt_neo", "gptj", "opt"])

@@ -3,7 +3,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pages
-import pytest
 
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 NOT_TRIED = "not tried"
@@ -241,11 +240,3 @@ def test_the_table_of_findings_is_what_the_data_say() -> None:
         if cells != expected:
             wrong[finding] = f"the data say {' | '.join(expected)}"
     assert not wrong, "write it into docs/README.md"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [(0.1, 0.2, "holds"), (-0.2, -0.1, "does not hold"), (-0.1, 0.1, "open"), (None, None, "open")],
-)
-def test_a_finding_holds_where_the_whole_interval_does(low: float | None, high: float | None, said: str) -> None:
-    assert verdict(low, high) == said

@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny
-
-from corrigenda import LanguageModel
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,5 +15,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And apart from that of the file's other tests."""
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))

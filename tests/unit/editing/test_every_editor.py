@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import logging
 import shutil
 from pathlib import Path
@@ -8,10 +7,11 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from editors_parts import FACTS, LAYER, NAMES, PLAYS, SMALL, TONGUE, TOWER, bits, editor, said, same_bits
+from editors_parts import FACTS, NAMES, PLAYS, SMALL, TONGUE, TOWER, bits, editor, said, same_bits
 from interventions_parts import hooks
+from rome_parts import build
 
-from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin, WeightEdit
+from corrigenda import Edit, EditRefusedError, Fact, LanguageModel, WeightEdit
 from corrigenda.disturbance import disturbance, known
 from corrigenda.edits.context import TextEdit
 from corrigenda.errors import UnsupportedModelError
@@ -39,10 +39,6 @@ OF_WEIGHTS = [
 ]
 WISE = [name for name in EDITORS.declared if name.startswith("wise")]
 CAUSAL = [*OF_WEIGHTS, "shift", "grace", "wise_whitened", "memoir", "t_patcher", "horen", "serac"]
-
-
-def build(family: str = "llama") -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 @dataclasses.dataclass
@@ -76,13 +72,6 @@ def equal(left: Any, right: Any) -> bool:
         torch.equal(value, right[name]) if isinstance(value, torch.Tensor) else value == right[name]
         for name, value in left.items()
     )
-
-
-def by_hand(lm: LanguageModel, layer: int) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(layer)
-    memory = lm.memory(layer)
-    factors = torch.randn(memory.d_ffn, 2, generator=draw), 0.1 * torch.randn(2, memory.d_model, generator=draw)
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {layer: factors})
 
 
 def test_every_editor_has_small_settings() -> None:
@@ -153,18 +142,6 @@ def test_it_is_the_same_from_the_disk(case: Case, tmp_path: Path) -> None:
         expected = said(case.lm)
     with loaded.applied(case.lm):
         assert torch.equal(said(case.lm), expected)
-
-
-def test_stacked_edits_leave_in_any_order(case: Case) -> None:
-    lm = case.lm
-    edits = [by_hand(lm, LAYER), case.edit, by_hand(lm, 0)]
-    for order in itertools.permutations(edits):
-        for edit in edits:
-            edit.apply(lm)
-        for edit in order:
-            edit.revert(lm)
-        assert same_bits(lm, case.before)
-    assert torch.equal(said(lm), case.plain)
 
 
 @pytest.mark.parametrize(("name", "family"), [*((name, "gpt2") for name in NAMES), ("rome", "llama")])

@@ -109,20 +109,6 @@ def test_probability_metrics_by_hand(given: dict[tuple[str, str], list[float]]) 
     assert summary["score"]["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.5 + 1 / 0.5))
 
 
-def test_neighbourhood_kl_by_hand(given: dict[tuple[str, str], list[float]]) -> None:
-    """KL([1/2, 1/4, 1/4], [1/4, 1/2, 1/4]) = (1/2 - 1/4) ln 2, and of equal ones 0; not the other way round."""
-    lm = tiny.build("llama")
-    before = measure(lm, [EIFFEL], SCORES_ONLY)
-    given[EIFFEL.neighbourhood[0], "next"] = [0.25, 0.5, 0.25]
-    (after,) = measure(lm, [EIFFEL], SCORES_ONLY, before)
-    assert after.values["neighbourhood_kl"] == pytest.approx(0.25 * math.log(2) / 2)
-    given[EIFFEL.neighbourhood[0], "next"] = [0.125, 0.125, 0.75]
-    (after,) = measure(lm, [EIFFEL], SCORES_ONLY, before)
-    by_hand = 0.5 * math.log(4) + 0.25 * math.log(2) + 0.25 * math.log(1 / 3)
-    assert after.values["neighbourhood_kl"] == pytest.approx(by_hand / 2)
-    assert [record["kl"] for record in after.prompts["neighbourhood"]] == pytest.approx([by_hand, 0])
-
-
 PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
 PARAPHRASE = {"paraphrase_success", "paraphrase_magnitude"}
 NEIGHBOURHOOD = {"neighbourhood_success", "neighbourhood_magnitude", "neighbourhood_success_plus"}

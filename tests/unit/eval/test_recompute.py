@@ -1,9 +1,9 @@
 import json
 
 import tiny
-import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LowRankEdit, Origin
+from corrigenda import Fact
 from corrigenda.facts import Probe
 from eval import Case, EvalSettings, evaluate
 from eval.leaderboard.recompute import recomputed
@@ -29,10 +29,7 @@ FACTS = [
 
 def test_what_was_measured_follows_from_the_records() -> None:
     lm = tiny.build("llama", scale=8.0)
-    draw = torch.Generator().manual_seed(0)
-    memory = lm.memory(1)
-    factors = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
-    with LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: factors}).applied(lm):
+    with random_update(lm, 1.0).applied(lm):
         found = evaluate(lm, FACTS, SMALL)
     for case in found.cases:
         record = json.loads(json.dumps(case.to_dict()))

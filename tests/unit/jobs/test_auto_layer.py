@@ -17,9 +17,7 @@ def settings(**editor: object) -> DictConfig:
     return OmegaConf.create({"editor": editor, "job": {"auto_layer": {"locator": locator, "facts": 2, "layers": 2}}})
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.fixture(scope="module")

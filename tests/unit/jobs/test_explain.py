@@ -65,9 +65,7 @@ class Toy:
         return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "toy", facts=tuple(facts)), {1: factors})
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,6 @@ def settings(**given: Any) -> VerifySettings:
     [
         ({"url": "localhost:8080"}, "job.url='localhost:8080' must begin with http:// or https://"),
         ({"before": "http://"}, "job.before='http://' must begin with"),
-        ({"via": "telepathy"}, "job.via='telepathy' must be"),
-        ({"parallel": 0}, "job.parallel=0 must be at least 1"),
-        ({"timeout": 0.0}, "job.timeout=0.0 must be above 0"),
-        ({"retries": -1}, "job.retries=-1 must be at least 0"),
         ({"key": "NOT_THERE_AT_ALL"}, "job.key='NOT_THERE_AT_ALL': there is no such environment variable"),
         ({"model": "m", "before_model": "m"}, "job.before_model=m: this is the model that is verified"),
         ({"before": f"{URL}/"}, "job.before_model=None: this is the model that is verified; name another"),

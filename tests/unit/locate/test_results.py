@@ -30,9 +30,7 @@ ONE_OF_A_KIND = (
 )
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
@@ -64,6 +64,8 @@ def wrong_values(hint: Any) -> list[Any]:
             wrong.append(["x"])
     elif any(get_origin(kind) is tuple for kind in kinds):
         wrong += [3, "ab", [math.nan], [object()], {"a": 1}]
+    elif all(get_origin(kind) is Literal for kind in kinds - {type(None)}):
+        wrong += [3, "no such choice", ["x"]]
     elif any(dataclasses.is_dataclass(kind) for kind in kinds):
         wrong += [3, "ab", {}] if type(None) in kinds else [3, "ab", None, {}]
     return wrong

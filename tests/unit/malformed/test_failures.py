@@ -80,9 +80,7 @@ class Moody:
         return InContext().edit(lm, facts)
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def sequential(run: EditRun, regime: Regime = "auto") -> None:

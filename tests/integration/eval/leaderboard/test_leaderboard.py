@@ -8,32 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import chromium
 import pytest
-
-from corrigenda.runs.store import Store
-from eval.leaderboard import leaderboard, write_leaderboard
-from eval.leaderboard.boards import Board
+from leaderboard_parts import only_board
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-
-def times(*parts: tuple[bool, int]) -> list[bool]:
-    return [value for value, number in parts for _ in range(number)]
-
-
-@pytest.fixture
-def written(tmp_path: Path, make_run: Any) -> Path:
-    """A leaderboard with two tables, in tmp_path/board."""
-    make_run("rome", times((True, 36), (False, 4)), times((True, 30), (False, 10)))
-    make_run("memit", times((True, 38), (False, 2)), times((True, 36), (False, 4)))
-    make_run("wise", times((True, 12), (False, 28)))
-    make_run("in_context", [True] * 40, times((True, 8), (False, 32)))
-    make_run("none", [False] * 40)
-    for editor, rate in (("rome", 30), ("memit", 38)):
-        make_run(editor, times((True, rate), (False, 40 - rate)), mode="sequential", curve=True)
-    (tmp_path / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
-    write_leaderboard(leaderboard(Store(tmp_path / "outputs").runs()), tmp_path / "board", about="Made by a test.")
-    return tmp_path / "board"
 
 
 @pytest.fixture
@@ -46,15 +24,6 @@ def page(written: Path) -> Iterator[Page]:
 def column_of(page: Page, name: str) -> list[str]:
     """The editors in the order of the first table."""
     return page.locator(f"table[data-board='0'] tbody {name}").all_inner_texts()
-
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-
-def only_board(tmp_path: Path, **options: Any) -> Board:
-    [board] = leaderboard(Store(tmp_path / "outputs").runs(), **options).boards
-    return board
 
 
 def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:

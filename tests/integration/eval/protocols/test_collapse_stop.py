@@ -18,11 +18,6 @@ STEPS: dict[str, Any] = {"checkpoints": (2, 4, 6), "every": 2, "chunk": 2}
 WITH_PERPLEXITY = EvalSettings(generate=False, perplexity_windows=6)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
 def point(**figures: float | None) -> dict[str, Any]:
     return {"t": 30, "metrics": {key: {"after": value} for key, value in figures.items()}}
 

@@ -15,11 +15,6 @@ from eval.protocols.choice import chosen
 from eval.protocols.runs import reports_of
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
 def said(report: Any) -> dict[str, Any]:
     """A report without what is looked at in every edit."""
     return {name: value for name, value in report.items() if name != "disturbance"}

@@ -6,25 +6,18 @@ from typing import Any
 
 import pytest
 import tiny
-from sequential_parts import SMALL, Growing, Notes, Nudge, facts, go, numbered, read_notes, real
+from sequential_parts import SMALL, Growing, Notes, Nudge, facts, given_notes, go, real
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings, measure
-from eval.protocols import checkpoints, pre_edit, runs, sequential
+from eval.protocols import pre_edit, runs
 from eval.protocols.batch import run_batch
 from eval.protocols.sequential import run_sequential
 from eval.protocols.single import run_single
 
-
-@pytest.fixture
-def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
-    for module in (sequential, checkpoints, pre_edit):
-        monkeypatch.setattr(module, "measure", read_notes)
-    for module in (checkpoints, pre_edit):
-        monkeypatch.setattr(module, "read_held_out", numbered)
-    return tiny.build("llama")
+by_notes = pytest.fixture(given_notes)
 
 
 @pytest.mark.parametrize("editor", [Notes(), Growing()], ids=["stacked", "extended"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import tiny
 import torch
 
@@ -17,11 +16,6 @@ def build(family: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
     lm = tiny.build(family)
     lm.model.to(dtype)
     return lm
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 def test_context_tells_the_real_model(smollm2: LanguageModel) -> None:

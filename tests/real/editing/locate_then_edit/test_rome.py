@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rome_parts import Patch, cosine, difference, given_moment, solve
+from rome_parts import Patch, cosine, given_moment, solve
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -75,22 +75,6 @@ def test_parity_of_the_edit(
         new, true = score(smollm2, [(fact.statement, [str(fact.target_new), str(fact.target_true)])])[0].targets
         assert probabilities(new, true)[0] > 0.9
     assert torch.equal(smollm2.memory(6).weight, before)
-
-
-def test_batch_equals_one_by_one_on_the_real_model(smollm2: LanguageModel) -> None:
-    facts = [
-        Fact("The Eiffel Tower", "{} is located in the city of", "Rome"),
-        Fact("Danielle Darrieux", "The mother tongue of {} is", "Kinyarwanda"),
-        Fact("Steve Jobs", "The company that {} founded in his parents' garage is called", "Microsoft Corporation"),
-    ]
-    settings = ValueSettings(steps=8, early_stop_loss=0.3)
-    rome = Rome(layer=6, prefixes=("", "It is well known. ", "In the other room there was a table. "), value=settings)
-    rewrites, values = solve(smollm2, facts, rome)
-    alone = [solve(smollm2, [fact], rome) for fact in facts]
-    assert values.steps.tolist() == [int(single.steps) for _, single in alone]
-    assert len(set(values.steps.tolist())) > 1  # some stopped before others
-    assert difference(rewrites.mean_keys, torch.cat([single.mean_keys for single, _ in alone])) < 1e-3
-    assert difference(values.values, torch.cat([single.values for _, single in alone])) < 1e-3
 
 
 GOOGLE = Fact("Google", "{} was founded in the country of", "France", "the United States")

@@ -14,17 +14,6 @@ from corrigenda.errors import RecordError
 from corrigenda.facts import Fact
 
 
-def test_malformed_line_names_line_and_column(tmp_path: Path) -> None:
-    path = tmp_path / "facts.jsonl"
-    path.write_text(f'{json.dumps(PLAIN)}\n\n{{"subject": }}\n')
-    with pytest.raises(RecordError, match="line 3: not valid JSON at column 13") as caught:
-        read_facts(path)
-    assert (caught.value.source, caught.value.number, caught.value.unit) == (str(path), 3, "line")
-    facts = read_facts(path, on_error="skip")
-    assert len(facts) == 1
-    assert len(facts.skipped) == 1
-
-
 def test_byte_order_mark_and_crlf(tmp_path: Path) -> None:
     lines = "\r\n".join(json.dumps(record) for record in plain_records(2))
     (tmp_path / "windows.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.encode())

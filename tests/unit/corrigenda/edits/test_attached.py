@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from batch_parts import distance
 from edits_parts import origin
 from torch import Tensor
 
@@ -85,10 +86,6 @@ def by_hand(lm: LanguageModel, edit: AttachedEdit, ids: list[int], n_prompt: int
     for handle in handles:
         handle.remove()
     return logits
-
-
-def distance(left: Tensor, right: Tensor) -> float:
-    return float((left.log_softmax(-1) - right.log_softmax(-1)).abs().max())
 
 
 @pytest.mark.parametrize("activation", ["step", "relu"])

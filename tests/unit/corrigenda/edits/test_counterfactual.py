@@ -16,11 +16,6 @@ from corrigenda.forward.recording import forward_logits
 OTHERS = ["one two three", "the river is", "Thomas plays the guitar in the city"]
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
 def made(lm: LanguageModel) -> CounterfactualEdit:
     edit = counterfactual(lm, 1)
     assert isinstance(edit, CounterfactualEdit)

@@ -45,11 +45,6 @@ def logits(model: Any) -> Tensor:
         return model(input_ids=torch.tensor([[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]])).logits
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # a Linear and a Conv1D
 def test_every_order(family: str, dtype: torch.dtype) -> None:

@@ -14,10 +14,7 @@ from corrigenda import LanguageModel, WrongModelError
 from corrigenda.edits.gate import Gate
 from corrigenda.errors import DamagedFileError
 
-
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def a_gate(lm: LanguageModel, **changes: object) -> Gate:

@@ -34,9 +34,7 @@ NAN, INF = float("nan"), float("inf")
 FFN, WIDTH = 48, tiny.WIDTH
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 # -- calls

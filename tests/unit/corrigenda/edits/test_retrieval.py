@@ -35,11 +35,6 @@ PROMPTS = (
 
 
 @pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
-@pytest.fixture
 def gate(lm: LanguageModel) -> Gate:
     return Gate(lm.name, lm.fingerprint, (1, 2), drawn(1, 2 * tiny.WIDTH), (drawn(2, 2 * tiny.WIDTH, 6),), 0.5)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from batch_parts import distance
 from edits_parts import low_rank, origin
 from side_memory_parts import LAYER, PROMPTS, by_hand, codebook, greedy_by_hand, routed, score_by_hand, side_memory
 from torch import Tensor
@@ -20,10 +21,6 @@ from corrigenda.forward.shared import record_shared
 from eval.scoring.probabilities import continues_as, score
 
 TOLERANCE = 1e-4
-
-
-def distance(left: Tensor, right: Tensor) -> float:
-    return float((left.log_softmax(-1) - right.log_softmax(-1)).abs().max())
 
 
 @pytest.mark.parametrize("kind", ["side_memory", "codebook"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import tiny
 import torch
 from edits_parts import low_rank, origin
 from malformed_parts import Damage, changed_json, cut
@@ -35,11 +34,6 @@ class KeyHistory(EditorState):
     @classmethod
     def restore(cls, stored: StoredState) -> KeyHistory:
         return cls({int(layer): matrix for layer, matrix in stored.tensors.items()}, float(stored.values["ratio"]))
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 def history_edit(lm: LanguageModel) -> LowRankEdit:

@@ -3,6 +3,7 @@ import warnings
 import pytest
 import tiny
 import torch
+from batch_parts import distance
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -18,10 +19,6 @@ LENGTHS = [9, 5, 12, 7]
 def random_batch(lm: LanguageModel, lengths: list[int]) -> TokenBatch:
     draw = torch.Generator().manual_seed(3)
     return lm.batch([torch.randint(4, tiny.VOCABULARY, (n,), generator=draw).tolist() for n in lengths])
-
-
-def distance(left: Tensor, right: Tensor) -> float:
-    return float((left.log_softmax(-1) - right.log_softmax(-1)).detach().abs().max())
 
 
 def plain(lm: LanguageModel, row: Tensor) -> Tensor:

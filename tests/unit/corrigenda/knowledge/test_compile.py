@@ -13,9 +13,7 @@ from corrigenda import Fact, KnowledgeBase, LanguageModel, ValueEdit, WrongModel
 FEW = [a_fact(number) for number in range(5)]
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,7 @@ def kb(tmp_path: Path) -> Iterator[KnowledgeBase]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def ids(facts: tuple[Fact, ...]) -> list[str]:

@@ -13,11 +13,6 @@ from corrigenda.moments.text import Text
 TEXT = Text(tokens=64, length=16)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
-
-
 def again(lm: LanguageModel, change: Callable[[LanguageModel], object]) -> LanguageModel:
     """The same weights in another model."""
     other = LanguageModel(copy.deepcopy(lm.model), copy.deepcopy(lm.tokenizer), lm.name)

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from interventions_parts import site
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
-from corrigenda.models.sites import SITES, WITHOUT_LAYER, Site, entering, looked_into, skipped, through
+from corrigenda.models.sites import SITES, Site, entering, looked_into, skipped, through
 
 ROOT = Path(__file__).resolve().parents[4]
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]])
@@ -29,10 +30,6 @@ PROJECTIONS = {
     "opt": "self_attn.out_proj",
     "phi": "self_attn.dense",
 }
-
-
-def site(name: str, layer: int = LAYER) -> Site:
-    return Site(name, None if name in WITHOUT_LAYER else layer)  # type: ignore[arg-type]
 
 
 def plainly(lm: LanguageModel, module: nn.Module, of_input: bool) -> Tensor:

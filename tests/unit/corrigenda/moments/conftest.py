@@ -3,15 +3,8 @@
 from pathlib import Path
 
 import pytest
-import tiny
 
-from corrigenda import LanguageModel
 from corrigenda.moments import second_moment, sums
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 @pytest.fixture(autouse=True)

@@ -206,15 +206,6 @@ def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.Monk
         Text(source).sequences(lm)
 
 
-SIZES = {(10, 11): "tokens=10", (5, 0): "length=0", (0, 0): "tokens=0", (-1, -1): "tokens=-1"}
-
-
-@pytest.mark.parametrize(("tokens", "length"), SIZES)
-def test_impossible_sizes(tokens: int, length: int) -> None:
-    with pytest.raises(ValueError, match=f"Text: {SIZES[tokens, length]}.* must be at least"):
-        Text(tokens=tokens, length=length)
-
-
 @pytest.mark.parametrize("source", ["wikitext", "wikipedia", "nobody/nothing"])
 def test_hub_out_of_reach(
     source: str, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]

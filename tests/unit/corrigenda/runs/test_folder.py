@@ -142,14 +142,6 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
         list(records_in(tmp_path))
 
 
-def test_the_figures_as_a_table(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    finished(tmp_path, cases=3)
-    table = pandas.json_normalize(list(records_in(tmp_path)), max_level=2)
-    expected = [record(number)["after"]["values"]["efficacy_magnitude"] for number in range(3)]
-    assert table["after.values.efficacy_magnitude"].tolist() == expected
-
-
 def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
     store = Store(tmp_path)
     finished(tmp_path / "2026-01-01" / "a")

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import tiny
 import torch
+from editors_parts import confident
 from torch import Tensor, nn
 
 from corrigenda import Fact, LanguageModel
@@ -26,13 +27,6 @@ def rows(lm: LanguageModel, facts: list[Fact], end: bool) -> list[tuple[list[int
         whole = lm.tokenizer(f"{fact.statement} {fact.target_new}")["input_ids"]
         found.append((prompt, whole[len(prompt) :] + ([lm.tokenizer.eos_token_id] if end else [])))
     return found
-
-
-def confident() -> LanguageModel:
-    """A tiny model whose unembedding is large enough for probabilities near one."""
-    lm = tiny.build("llama")
-    lm.architecture.head.weight.data.mul_(10)
-    return lm
 
 
 def mean_nll(lm: LanguageModel, facts: list[Fact], end: bool = True) -> list[Tensor]:
@@ -137,9 +131,3 @@ def test_learning_ends_when_all_facts_are_learned() -> None:
     with edit.applied(lm):
         again = FineTune(layer=2, stop=0.2).edit(lm, [BEN])
     assert float(again.delta(2).abs().max()) == 0
-
-
-def test_bad_settings() -> None:
-    for bad in ({"steps": 0}, {"lr": 0.0}, {"bound": -1.0}):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            FineTune(**bad)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import peft
 import pytest
 import tiny
 import torch
-from editors_parts import bits, said, same_bits
+from editors_parts import bits, confident, said, same_bits
 from interventions_parts import hooks
 from torch import Tensor
 
@@ -103,12 +103,6 @@ def test_the_edit_is_an_adapter(editor: Any, tmp_path: Path) -> None:
 
 def vars_of(batch: Any) -> dict[str, Tensor]:
     return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-
-
-def confident() -> LanguageModel:
-    lm = tiny.build("llama")
-    lm.architecture.head.weight.data.mul_(10)
-    return lm
 
 
 def test_facts_are_learned_and_the_answer_ends() -> None:

@@ -177,14 +177,10 @@ def test_batches_have_several_forms_of_each_relation_once_and_half_are_of_the_fa
         assert len({asked[row].relation for row in rows.tolist()} & {"r1", "r2", "r3"}) == 2
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def test_states_are_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

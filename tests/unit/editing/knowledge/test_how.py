@@ -30,9 +30,7 @@ ONE_LAYER = SMALL | {"layers": (1,), "site": "ffn"}
 EDITORS = [Memit(**ONE_LAYER), AlphaEdit(**ONE_LAYER, energy=0.5), Emmet(**SMALL), Memit(**SMALL, layers=(1, 2))]
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def bits(edit: object) -> dict[int, bytes]:

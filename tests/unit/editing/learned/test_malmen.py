@@ -1,7 +1,5 @@
 """MALMEN: the normal equation by hand, and the gradient that goes through it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from editors_parts import TONGUE, TOWER
@@ -11,13 +9,8 @@ from editing.learned.hypernetwork import kept_network
 from editing.learned.malmen import Malmen
 from editing.shared.training_rows import target_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*the edit disturbs")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*the edit disturbs"), pytest.mark.usefixtures("own_cache")]
 MALMEN = Malmen(layers=LAYERS, refuse_norm=1e9)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # gated; plain, with a transposed matrix

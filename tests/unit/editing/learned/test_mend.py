@@ -14,13 +14,8 @@ from editing.learned.hypernetwork import Hypernetwork, SeenFact, TrainedNetwork,
 from editing.learned.mend import Mend
 from editing.shared.training_rows import target_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:mend. the edit disturbs")
+pytestmark = [pytest.mark.filterwarnings("ignore:mend. the edit disturbs"), pytest.mark.usefixtures("own_cache")]
 MEND = Mend(layers=LAYERS, refuse_norm=1e9)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])  # gated; plain, with a transposed matrix

@@ -21,14 +21,9 @@ from editing.learned.material import Material
 from editing.learned.mend import Mend
 from editing.learned.training import HypernetworkTraining
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*the edit disturbs")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*the edit disturbs"), pytest.mark.usefixtures("own_cache")]
 MEND, MALMEN = (editor(layers=LAYERS, refuse_norm=1e9) for editor in (Mend, Malmen))
 SMALL: dict[str, Any] = {"steps": 6, "every": 2, "rank": 4, "edits": 2, "lr": 1e-3, "step": 0.1}
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

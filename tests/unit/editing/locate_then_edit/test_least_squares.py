@@ -67,15 +67,6 @@ def test_many_keys_with_a_common_direction_are_all_met(eps: float) -> None:
     torch.testing.assert_close(K @ A @ B, R, rtol=1e-3, atol=1e-3)
 
 
-def test_equality_with_a_ridge(C: Tensor) -> None:
-    K, R = drawn(3, D_FFN, seed=3), drawn(3, D_MODEL, seed=4)
-    inverse = torch.linalg.inv(C)
-    gram = K @ inverse @ K.T
-    softened = gram + 0.1 * gram.diagonal().mean() * torch.eye(3, dtype=torch.float64)
-    A, B = equality_update(K, K @ inverse, R, eps=0.1)
-    torch.testing.assert_close(A @ B, inverse @ K.T @ torch.linalg.inv(softened) @ R)
-
-
 def moment_of(C: Tensor, tokens: int = 60) -> SecondMoment:
     return SecondMoment(C, tokens, 0, Text())
 
@@ -124,27 +115,6 @@ def test_the_ridge_is_in_units_of_the_mean_diagonal(C: Tensor) -> None:
         residuals = torch.cat([R, torch.zeros(len(keys) - 3, D_MODEL, dtype=torch.float64)])
         A, B = penalised_update(keys, residuals, Penalty(moment_of(C), 2.0, ridge=0.2))
         torch.testing.assert_close(A @ B, expected)
-
-
-@pytest.mark.parametrize("n", [6, 24])
-@pytest.mark.parametrize("kind", ["penalty", "null space"])
-def test_batches_with_history_equal_one_batch(n: int, kind: str, C: Tensor) -> None:
-    K, wanted = drawn(n, D_FFN, seed=3), drawn(n, D_MODEL, seed=4)
-    metric: Regularizer = Penalty(moment_of(C), 0.5)
-    if kind == "null space":
-        metric = NullSpace(torch.linalg.eigh(C).eigenvectors[:, :14], 0.5)
-    A, B = penalised_update(K, wanted, metric)
-    together = A @ B
-    delta = torch.zeros(D_FFN, D_MODEL, dtype=torch.float64)
-    for batch in torch.arange(n).split(n // 3):
-        A, B = penalised_update(K[batch], wanted[batch] - K[batch] @ delta, metric, K[: int(batch[0])])
-        delta = delta + A @ B
-    torch.testing.assert_close(delta, together, rtol=1e-6, atol=1e-9)
-    forgetful = torch.zeros_like(delta)
-    for batch in torch.arange(n).split(n // 3):
-        A, B = penalised_update(K[batch], wanted[batch] - K[batch] @ forgetful, metric)
-        forgetful = forgetful + A @ B
-    assert not torch.allclose(forgetful, together, rtol=1e-2)
 
 
 def test_the_second_moment_is_factored_once_and_the_whole_system_only_for_many_keys(

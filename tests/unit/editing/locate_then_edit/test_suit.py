@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from rome_parts import build
 from stand_ins import FACTS, identity_moments
 from torch import Tensor
 
@@ -31,10 +32,6 @@ def of_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second moments of no text, and few names."""
     identity_moments(monkeypatch, tmp_path)
     monkeypatch.setattr(editing.locate_then_edit.suit, "subjects", lambda: {"some": NAMES[:2], "other": NAMES[2:]})
-
-
-def build(family: str) -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 def whole(lm: LanguageModel, text: str, layer: int, add: Tensor | None = None, at: int = -1) -> tuple[Tensor, ...]:

@@ -3,9 +3,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from editors_parts import bits, same_bits
+from rome_parts import build
 from stand_ins import FACTS
 from torch import Tensor
 
@@ -22,10 +22,6 @@ LATER = [
 ]
 PLAIN = UltraEdit(layers=LAYERS, step=None, eta=1e-4, ratio=None, weight=1.0, refuse_norm=1e9, most_per_coefficient=1)
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
-
-
-def build(family: str) -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 @pytest.fixture

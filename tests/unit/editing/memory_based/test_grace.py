@@ -223,12 +223,6 @@ def test_contradiction_and_repetition(lm: LanguageModel) -> None:
         assert loss(lm, later) < loss(lm, EIFFEL)
 
 
-def test_bad_settings() -> None:
-    for changes in ({"steps": 0}, {"lr": 0.0}, {"radius": -1.0}, {"relative_radius": 0.0}):
-        with pytest.raises(ValueError, match=f"Grace: {next(iter(changes))}=.* must be a"):
-            grace(**changes)
-
-
 def test_beside_quantised_weights() -> None:
     """The matrices can be neither read nor written, and need not be."""
     lm = tiny.quantised()

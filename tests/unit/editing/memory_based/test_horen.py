@@ -10,16 +10,13 @@ import pytest
 import tiny
 import torch
 from editors_parts import LAYER, PLAYS, TONGUE, TOWER
+from rome_parts import build
 from torch import Tensor
 
 from corrigenda import Edit, EditRefusedError, HopfieldEdit, LanguageModel
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
 from editing import Horen
-
-
-def build(family: str = "llama") -> LanguageModel:
-    return tiny.build(family, scale=8.0)
 
 
 def horen(**changes: Any) -> Horen:

@@ -24,9 +24,7 @@ SMALL: dict[str, Any] = {"steps": 6, "every": 2, "edits": 2, "lr": 1e-2}
 COSINE = 0.9
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

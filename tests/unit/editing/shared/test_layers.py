@@ -19,9 +19,7 @@ class Several:
     def edit(self, lm: object, facts: object) -> Any: ...
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.mark.parametrize("editor", [Rome, FineTune])

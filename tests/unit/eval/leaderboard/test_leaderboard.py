@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import runs_in
+from leaderboard_parts import only_board, times
 
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import sealed_lines
@@ -22,17 +22,8 @@ from eval.records import DEFINITIONS
 from eval.statistics.paired import harmonic_mean
 
 
-def only_board(tmp_path: Path, **options: Any) -> Board:
-    [board] = leaderboard(Store(tmp_path / "outputs").runs(), **options).boards
-    return board
-
-
 def rows_of(board: Board) -> dict[str, Row]:
     return {row.label: row for row in board.rows}
-
-
-def times(*parts: tuple[bool, int]) -> list[bool]:
-    return [value for value, number in parts for _ in range(number)]
 
 
 def test_figures_by_hand(tmp_path: Path, make_run: Any) -> None:
@@ -335,23 +326,6 @@ def test_an_empty_store_leaves_an_earlier_page_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no finished run to compare"):
         write_leaderboard(leaderboard([]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A leaderboard with two tables, in board/ beside the runs."""
-    place = tmp_path_factory.mktemp("written")
-    make_run = runs_in(place)
-    make_run("rome", times((True, 36), (False, 4)), times((True, 30), (False, 10)))
-    make_run("memit", times((True, 38), (False, 2)), times((True, 36), (False, 4)))
-    make_run("wise", times((True, 12), (False, 28)))
-    make_run("in_context", [True] * 40, times((True, 8), (False, 32)))
-    make_run("none", [False] * 40)
-    for editor, rate in (("rome", 30), ("memit", 38)):
-        make_run(editor, times((True, rate), (False, 40 - rate)), mode="sequential", curve=True)
-    (place / "outputs" / "rome-0-0-single" / "trace.png").write_bytes(b"\x89PNG")
-    write_leaderboard(leaderboard(Store(place / "outputs").runs()), place / "board", about="Made by a test.")
-    return place / "board"
 
 
 def test_csv_and_json_say_the_same(written: Path) -> None:

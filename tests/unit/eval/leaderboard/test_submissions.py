@@ -63,43 +63,6 @@ def test_values_are_worked_out_from_the_records(tmp_path: Path, store: Store, su
         assert {key: values[key] for key in case["after"]["values"]} == pytest.approx(case["after"]["values"])
 
 
-def test_recomputed_by_hand() -> None:
-    """Two tokens against one: P is per token. exp((-0.2 - 0.4) / 2) = 0.7408 against exp(-2) = 0.1353."""
-    fact = Fact("S", "{} is in", "New York", "Paris", id="x", neighbourhood=("T is in", "U is in"))
-    state = {
-        "prompts": {
-            "prompt": [
-                {
-                    "prompt": "S is in",
-                    "log_probs_new": [-0.2, -0.4],
-                    "log_probs_true": [-2.0],
-                    "token_accuracy": 1.0,
-                    "answer": " the New York harbour",
-                }
-            ],
-            "neighbourhood": [
-                {"prompt": "T is in", "log_probs_new": [-3.0, -3.0], "log_probs_true": [-1.0], "token_accuracy": 0.0},
-                {"prompt": "U is in", "log_probs_new": [-1.0, -1.0], "log_probs_true": [-2.0], "token_accuracy": 0.0},
-            ],
-        },
-        "values": {"log_perplexity": 3.0},
-    }
-    after = json.loads(json.dumps(state))
-    after["values"]["log_perplexity"] = 3.5
-    for record, kl, kept in zip(after["prompts"]["neighbourhood"], (0.1, 0.3), (True, False), strict=True):
-        record |= {"kl": kl, "preserved": kept}
-    found = recomputed(fact, {"id": "x", "before": state, "after": after}).after.values
-    assert found["efficacy_success"] == 1
-    assert found["efficacy_magnitude"] == pytest.approx(math.exp(-0.3) - math.exp(-2))
-    assert found["neighbourhood_success"] == pytest.approx(0.5)
-    assert found["neighbourhood_kl"] == pytest.approx(0.2)
-    assert found["preservation"] == pytest.approx(0.5)
-    assert found["perplexity_drift"] == pytest.approx(0.5)
-    assert (found["free_generation_strict"], found["free_generation_lenient"]) == (1, 1)  # "the" is passed over
-    broken = recomputed(fact, {"id": "x", "before": state, "after": after, "error": "crashed"}).after.values
-    assert (broken["efficacy_success"], broken["token_accuracy"], broken["preservation"]) == (0, 0, 0.5)
-
-
 def lose_numbers(case: dict[str, Any]) -> None:
     """As the record of an edit after which the model gives NaN, which JSON has no word for."""
     after = case["after"]

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 import tiny
-import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, measure
 from eval.evaluation import failed, judged
@@ -26,9 +26,7 @@ LOCALITY = (
 FACT = Fact("tower", "the {} is in", "Rome", "Paris", locality=LOCALITY, portability=PORTABILITY)
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def right_answers(lm: LanguageModel, fact: Fact) -> Fact:
@@ -40,11 +38,7 @@ def right_answers(lm: LanguageModel, fact: Fact) -> Fact:
 
 def measured(lm: LanguageModel, fact: Fact) -> Case:
     (before,) = measure(lm, [fact], SMALL)
-    generator = torch.Generator().manual_seed(0)
-    memory = lm.memory(1)
-    factors = torch.randn(memory.d_ffn, 1, generator=generator), torch.randn(1, memory.d_model, generator=generator)
-    edit = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {1: factors})
-    with edit.applied(lm):
+    with random_update(lm, 1.0).applied(lm):
         (after,) = measure(lm, [fact], SMALL, [before])
     return judged(fact, before, after)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.data.side_effects import YES, fact_checks, negations, reversals, running_text, same_subject
@@ -197,19 +198,9 @@ def test_a_gate_that_looks_at_half_of_the_question_fails_one_group_of_probes(mon
     assert [relation[f"bleed{group}"] for group in groups] == [1, 0, 0]
 
 
-def random_update(lm: LanguageModel, norm: float) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(0)
-    memory = lm.memory(1)
-    left, right = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
-    return LowRankEdit.of(
-        lm, Origin(lm.name, lm.fingerprint, "test"), {1: (left * norm / (left @ right).norm(), right)}
-    )
-
-
 def test_a_random_update_and_none(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = model_that_reads(FACT, monkeypatch)
-    norm = float(lm.memory(1).values.norm())
-    none, small, large = (after(lm, random_update(lm, share * norm)) for share in (0.0, 0.1, 1.0))
+    none, small, large = (after(lm, random_update(lm, size, rank=1)) for size in (0.0, 0.1, 1.0))
     assert none["same_subject_preservation"] == 1
     assert (none["same_subject_kl"], none["negation_gain"], none["reversal_gain"]) == pytest.approx((0, 0, 0), abs=1e-6)
     assert large["same_subject_preservation"] < 1

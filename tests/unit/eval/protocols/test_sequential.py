@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from sequential_parts import SMALL, SUBJECTS, Growing, Notes, Nudge, after, fact, facts, go, numbered, read_notes, real
+from sequential_parts import (
+    SMALL,
+    SUBJECTS,
+    Growing,
+    Notes,
+    Nudge,
+    after,
+    fact,
+    facts,
+    given_notes,
+    go,
+    read_notes,
+    real,
+)
 from torch import Tensor
 
 from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, ValueEdit
@@ -23,13 +36,7 @@ from eval.protocols.fixed_locality import untouched
 PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
 
 
-@pytest.fixture
-def by_notes(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
-    for module in (sequential, checkpoints, pre_edit):
-        monkeypatch.setattr(module, "measure", read_notes)
-    for module in (checkpoints, pre_edit):
-        monkeypatch.setattr(module, "read_held_out", numbered)
-    return tiny.build("llama")
+by_notes = pytest.fixture(given_notes)
 
 
 @pytest.mark.parametrize("editor", [Notes(), Growing()], ids=["stacked", "extended"])
@@ -231,9 +238,6 @@ def test_the_norm_of_the_change() -> None:
 
 
 def test_bad_settings_say_what_is_wrong(tmp_path: Path) -> None:
-    for bad in ({"every": 0}, {"checkpoints": (0,)}, {"regime": "all"}, {"after_each": "none"}):
-        with pytest.raises(ValueError, match=next(iter(bad)).split("_")[0]):
-            SequentialSettings(**bad)  # type: ignore[arg-type]
     lm = tiny.build("llama")
     run = EditRun(lm, PLAIN, Nudge(), SMALL, RunFolder(tmp_path))
     with pytest.raises(ValueError, match="nudge has no `extend`"):

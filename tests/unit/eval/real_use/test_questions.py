@@ -1,5 +1,4 @@
 import pytest
-import tiny
 from tokenizers.processors import TemplateProcessing
 
 from corrigenda import ContextEdit, Fact, LanguageModel
@@ -14,11 +13,6 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-
-
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama")
 
 
 def by_setting(lm: LanguageModel, settings: RealUse, kind: str = "prompt") -> dict[str, QuestionInSetting]:

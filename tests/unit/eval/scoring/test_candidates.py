@@ -10,9 +10,7 @@ from eval.scoring.candidates import bits_known
 CITIES = ("Paris", "Rome", "London", "Big Ben", "Berlin Germany city")
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def fact(city: str) -> Fact:

@@ -14,7 +14,6 @@ from torch import Tensor
 from corrigenda import CodebookEdit, ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, SideMemoryEdit
 from corrigenda.data import FactSet
 from corrigenda.data.embedded import dialogues, held_out_texts
-from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, SequentialSettings, evaluate, measure, run_batch, run_sequential, run_single
@@ -206,18 +205,6 @@ def test_an_edit_that_routes_answers_in_some_windows(make: object) -> None:
         [0] * (9 - sum(answers)), abs=1e-5
     )
     assert after.values["perplexity_drift"] == pytest.approx(sum(drifts) / 9)
-
-
-def test_one_long_window_was_one_decision() -> None:
-    """The old rule, all tokens as one prompt: whether the edit answers is then all or nothing."""
-    lm = tiny.build("llama")
-    edit, answers = side_memory(lm, FEW)
-    long = [token for window in held_out_windows(lm, FEW)[:5] for token in window]
-    with edit.applied(lm), activated(lm) as seen:
-        forward_logits(lm, lm.batch([long]))
-    assert len(seen.rows) == 1
-    assert seen.share in (0, 1)
-    assert 0 < sum(answers) / 9 < 1
 
 
 def test_a_random_update_is_told_from_none() -> None:

@@ -2,10 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from eval.statistics.comparison import compare
-from eval.statistics.paired import harmonic_mean, mcnemar
+from eval.statistics.paired import harmonic_mean
 from eval.statistics.power import facts_needed, variance_per_fact
 
 
@@ -61,27 +60,6 @@ def test_a_combined_figure_against_the_spread_of_many_samples() -> None:
     spread = n * np.var([float(harmonic_mean(*sample().mean(axis=1))) for _ in range(4000)])
     told = np.mean([variance_per_fact(sample(), range(n), harmonic_mean) for _ in range(50)])
     assert told == pytest.approx(spread, rel=0.1)
-
-
-def test_so_many_facts_find_the_difference_as_often_as_said() -> None:
-    """Experiments with a true difference of 0.1: the t-test finds it in 80 % (three standard errors: 4 points)."""
-    draw = np.random.default_rng(3)
-    n = facts_needed(0.16, difference=0.1)
-    assert n == 126
-    drawn = draw.normal(0.1, 0.4, size=(1000, n))
-    assert np.mean(stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.04)
-
-
-def test_mcnemars_exact_test_needs_some_more_and_not_much() -> None:
-    """Discordant pairs 15 and 5 %: at the number that is told the exact test finds 0.1 in 70 to 80 %."""
-    draw = np.random.default_rng(4)
-    n = facts_needed(0.2 - 0.1**2, difference=0.1, yes_or_no=True)
-    assert n is not None
-    found = 0
-    for _ in range(400):
-        kinds = draw.choice(3, p=[0.15, 0.05, 0.8], size=n)
-        found += mcnemar((kinds == 0).astype(float).tolist(), (kinds == 1).astype(float).tolist()) < 0.05
-    assert 0.70 <= found / 400 <= 0.84
 
 
 def test_a_comparison_says_it() -> None:

@@ -31,17 +31,6 @@ def test_interval_is_scipys_where_every_subject_has_one_fact(seed: int) -> None:
     assert found == interval([values.tolist()], [f"subject {i}" for i in range(40)], seed=seed)
 
 
-def test_interval_covers_the_mean_about_as_often_as_it_says() -> None:
-    """95 % of the intervals of samples from a known distribution hold its mean, 0.5."""
-    draw = np.random.default_rng(3)
-    hits = 0
-    for _ in range(60):
-        found = interval([draw.uniform(size=30).tolist()], range(30))
-        assert found is not None
-        hits += found[0] <= 0.5 <= found[1]
-    assert 51 <= hits <= 60
-
-
 def test_correlated_facts_of_a_subject_widen_the_interval() -> None:
     """Twenty subjects, each with six facts that agree: twenty observations, not 120."""
     per_subject = np.random.default_rng(6).uniform(size=20).tolist()

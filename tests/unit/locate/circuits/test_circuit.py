@@ -21,9 +21,7 @@ BERLIN, LONDON, PARIS = (
 )
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def found(

@@ -11,7 +11,7 @@ from corrigenda.dictionaries.dictionary import FeatureDictionary
 from corrigenda.dictionaries.layouts import write_dictionary
 from corrigenda.errors import SettingsError, WrongModelError
 from corrigenda.moments.text import Text
-from locate.features.facts import FactFeatures, Features, fact_features
+from locate.features.facts import Features, fact_features
 from locate.features.over_facts import FeatureSurvey
 from locate.features.states import ffn_states
 from locate.lens.words import read_static
@@ -23,14 +23,7 @@ ONE = FeatureDictionary(1, WHOLE, torch.zeros(2 * tiny.WIDTH), WHOLE, NONE, k=6)
 SMALL: dict[str, Any] = {"contexts": 2, "tokens": 640, "words": 3, "top": 4}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def test_what_fires_at_the_subject_and_at_the_end(lm: LanguageModel) -> None:
@@ -110,15 +103,6 @@ def test_an_edit_that_looks_for_the_prompts_end_finds_it_before_an_answer_of_sev
     assert not torch.equal(one.after[1], one.before[1])
     assert torch.equal(several.after, one.after)
     assert torch.equal(several.before, one.before)
-
-
-def test_kept_shown_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
-    found = fact_features(lm, ONE, FACT, **SMALL)
-    found.save(tmp_path)
-    assert FactFeatures.load(tmp_path).summary() == found.summary()
-    found.plot(tmp_path / "features.png")
-    assert (tmp_path / "features.png").stat().st_size > 1000
-    assert found.table().row_count == 12
 
 
 def test_the_locator_reads_its_dictionary(lm: LanguageModel, tmp_path: Path) -> None:

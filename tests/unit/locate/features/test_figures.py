@@ -1,5 +1,4 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
 import tiny
@@ -8,8 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from corrigenda import LanguageModel
 from corrigenda.dictionaries.dictionary import FeatureDictionary
-from corrigenda.errors import WrongModelError
-from locate.features.figures import DictionaryFigures, measure_dictionary, randomised
+from locate.features.figures import measure_dictionary, randomised
 from locate.features.states import batches, ffn_states
 
 TEXTS = [[1, *range(4 + n, 16 + n)] for n in range(20)]
@@ -17,9 +15,7 @@ EYE, NONE = torch.eye(tiny.WIDTH), torch.zeros(tiny.WIDTH)
 WHOLE, ZERO = torch.cat([EYE, -EYE]), torch.zeros(2 * tiny.WIDTH)
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 def output(lm: LanguageModel) -> torch.Tensor:
@@ -61,17 +57,6 @@ def test_figures_by_hand(lm: LanguageModel) -> None:
     assert found.firing.sum() == pytest.approx(1)
     assert found.l0 == pytest.approx(1)
     assert found.curve == ((3.0, 0.5),)
-
-
-def test_kept_shown_and_drawn(lm: LanguageModel, tmp_path: Path) -> None:
-    found = measure_dictionary(lm, FeatureDictionary(1, WHOLE, ZERO, WHOLE, NONE), TEXTS)
-    found.save(tmp_path)
-    assert DictionaryFigures.load(tmp_path).summary() == found.summary()
-    found.plot(tmp_path / "firing.png")
-    assert (tmp_path / "firing.png").stat().st_size > 1000
-    assert found.table().row_count == 7
-    with pytest.raises(WrongModelError, match="has layers 0 to 3"):
-        measure_dictionary(lm, FeatureDictionary(8, WHOLE, ZERO, WHOLE, NONE), TEXTS)
 
 
 def test_a_network_that_does_nothing_is_said_in_a_line() -> None:

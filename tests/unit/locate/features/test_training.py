@@ -16,14 +16,7 @@ SMALL: dict[str, Any] = {"layer": 1, "features": 48, "k": 4, "shipped": 640, "sa
 SMALL |= {"batch": 64, "buffer": 256, "tokens": 2000, "every": 2, "lr": 3e-3, "dead_after": 300}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama")
+lm = pytest.fixture(tiny.llama, scope="module")
 
 
 @pytest.mark.parametrize("more", [{}, {"reads": "input"}, {"multi_topk": True}], ids=["sae", "transcoder", "multi"])

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tiny
@@ -12,11 +11,6 @@ from locate.lens.early_exit import RULES, EarlyExitSettings, Observed, early_exi
 from locate.lens.words import read_states
 
 SMALL = EarlyExitSettings(text=Text(tokens=80, length=8), per_sequence=3, k=4)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 def made() -> Observed:
@@ -140,5 +134,3 @@ def test_bad_input_is_refused() -> None:
         early_exit(tiny.build("bert"), SMALL)
     with pytest.raises(ValueError, match="there are 1 sequences"):
         early_exit(tiny.build("llama"), replace(SMALL, text=Text(tokens=8, length=8)))
-    with pytest.raises(ValueError, match="target"):
-        EarlyExitSettings(target=0.0)

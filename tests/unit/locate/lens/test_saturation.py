@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
@@ -11,11 +9,6 @@ from locate.lens.saturation import SaturationEvents, saturation_events
 from locate.lens.words import read_static
 
 TEXT = Text(tokens=60, length=10)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])

@@ -11,11 +11,6 @@ from locate.lens import values
 from locate.lens.values import highest, read_values
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_values_are_read_as_by_hand(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build(family)

@@ -142,9 +142,8 @@ def test_masks() -> None:
 
 def test_bad_input() -> None:
     lm = build("llama")
-    for steps in (0, -1):
-        with pytest.raises(ValueError, match=f"steps={steps} must be at least 1"):
-            knowledge_neurons(lm, FACT, steps=steps)
+    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
+        knowledge_neurons(lm, FACT, steps=0)
     with pytest.raises(ValueError, match="method='magic' must be one of"):
         knowledge_neurons(lm, FACT, method="magic")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="rule='left' must be one of"):
@@ -168,9 +167,6 @@ def test_bad_input() -> None:
         knowledge_neurons(lm, FACT, layers=[])
     with pytest.raises(ValueError, match="the layers have to ascend"):
         attribute(lm, [knowledge_neurons(lm, FACT).question], [2, 1])
-    for wrong in ({"share": 1.5}, {"threshold": 2.0}, {"max_tokens": 0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            Neurons(**wrong)
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
     with pytest.raises(ValueError, match="gives no numbers"):
@@ -222,11 +218,6 @@ def test_plot(tmp_path: Path, suffix: str) -> None:
     assert file.read_bytes().startswith(magic)
 
 
-def test_plot_of_no_known_kind(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"\.png, \.pdf, \.svg"):
-        result([[0.1, 1.0], [0.5, 0.3]]).plot(tmp_path / "neurons.gif")
-
-
 def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     lm = build("llama")
     fact = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
@@ -242,7 +233,3 @@ def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     assert len(settings.find(lm, fact, "top").results) == 3
     top = knowledge_neurons(lm, fact, "top", steps=1).question.answer
     assert {one.question.answer for one in settings.find(lm, fact, "top").results} == {top}
-    with pytest.raises(ValueError, match="steps"):
-        Neurons(steps=0)
-    with pytest.raises(ValueError, match="paraphrases"):
-        Neurons(paraphrases=-1)

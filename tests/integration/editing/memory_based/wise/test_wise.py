@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import tiny
 import torch
 from wise_parts import BEN, EIFFEL, FACTS, TEXT, losses, mask, wise
 
-from corrigenda import Edit, Fact, SideMemoryEdit
+from corrigenda import Fact
 from corrigenda.data.embedded import embedded_facts
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.second_moment import second_moment
@@ -95,18 +94,6 @@ def test_edits_hold_and_others_do_not_change(family: str, changes: dict[str, Any
     )
 
 
-def test_the_routing_loss_keeps_unrelated_prompts_with_the_main_memory() -> None:
-    lm = tiny.build("llama")
-    editor = wise()
-    batch = lm.batch(editor.unrelated.sequences(lm)["text"])
-    activated = {}
-    for weight in (0.0, 0.3):
-        edit = dataclasses.replace(editor, weight=weight).edit(lm, FACTS)
-        with edit.applied(lm):
-            activated[weight] = int((record(lm, batch, []).routes.decided[edit] >= 0).sum())
-    assert activated[0.3] < activated[0.0] - 2
-
-
 def test_a_side_memory_is_learned_with_the_others_in_view() -> None:
     """Next to its own memory, each fact (of the earlier memory and of the later one) scores lower in the other."""
     lm = tiny.build("gpt2")
@@ -173,32 +160,6 @@ def test_replay_reaches_the_facts_of_other_shards() -> None:
         with dataclasses.replace(edit, epsilons=torch.zeros(1)).applied(lm):
             kept[replay] = float(losses(lm, FACTS[:3]).mean())
     assert kept[2] < kept[0]
-
-
-@pytest.mark.parametrize("variant", ["merge", "retrieve"])
-def test_goes_on_from_a_loaded_edit(variant: Any, tmp_path: Path) -> None:
-    """From the disk, from memory, applied or not: the same bits; and the earlier edit stays as it was."""
-    lm = tiny.build("llama")
-    editor = wise(variant=variant)
-    first = editor.edit(lm, FACTS[:3])
-    kept = first.deltas.clone()
-    first.save(tmp_path)
-    loaded = Edit.load(tmp_path)
-    assert isinstance(loaded, SideMemoryEdit)
-    going_on = editor.extend(lm, first, FACTS[3:])
-    with loaded.applied(lm):
-        resumed = editor.extend(lm, loaded, FACTS[3:])
-        assert list(lm.edits) == [loaded]
-    assert torch.equal(going_on.deltas, resumed.deltas)
-    assert torch.equal(going_on.epsilons, resumed.epsilons)
-    going, went = going_on.state.stored(), resumed.state.stored()
-    assert all(torch.equal(tensor, went.tensors[name]) for name, tensor in going.tensors.items())
-    assert going.values == went.values
-    assert going_on.origin.facts == tuple(FACTS)
-    assert torch.equal(first.deltas, kept)
-    old = losses(lm, FACTS)
-    with resumed.applied(lm):
-        assert float((old - losses(lm, FACTS)).mean()) > 0.4
 
 
 def test_repeated_and_contradicting_facts() -> None:

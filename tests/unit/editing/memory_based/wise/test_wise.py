@@ -52,14 +52,6 @@ def test_mean_by_hand() -> None:
     assert merge_shards(shards, "ties").tolist() == [[4.0, -2.0]]  # subspaces that do not overlap are kept whole
 
 
-@pytest.mark.parametrize(
-    ("shards", "how", "keep"), [([], "ties", 1.0), ([torch.ones(1)], "sum", 1.0), ([torch.ones(1)], "ties", 0.0)]
-)
-def test_bad_merges(shards: list[Tensor], how: Any, keep: float) -> None:
-    with pytest.raises(ValueError, match=r"no shard|unknown way|keep"):
-        merge_shards(shards, how, keep)
-
-
 def test_subspaces() -> None:
     shape = torch.Size((200, 100))
     shards = [mask(wise(rho=0.2), shard, shape) for shard in range(6)]
@@ -415,31 +407,6 @@ def test_a_prompt_of_one_token_is_refused(lm: LanguageModel) -> None:
         wise().edit(lm, [Fact("London", "{}", "Rome")])
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rho": 0.0},
-        {"rho": 1.5},
-        {"shards": 0},
-        {"steps": 0},
-        {"alpha": 1.0},
-        {"merge": "sum"},
-        {"variant": "x"},
-        {"prefixes": 9},
-        {"margin": 0.0},
-        {"weight": -1.0},
-        {"shards": 3},  # of half the entries each
-        {"keep": 0.5},  # of shards that are learned in place
-        {"ridge": 0.0},
-        {"lr": math.inf},
-        {"max_norm": 0.0},
-    ],
-)
-def test_bad_settings(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must|give all|contexts|share entries"):
-        wise(**changes)
-
-
 @pytest.mark.parametrize("shards", [3, 6, 7, 11])
 def test_the_share_that_is_named_fits(shards: int) -> None:
     with pytest.raises(ValueError, match="take rho<=") as caught:
@@ -450,8 +417,6 @@ def test_the_share_that_is_named_fits(shards: int) -> None:
 
 
 def test_bad_unrelated_prompts() -> None:
-    with pytest.raises(ValueError, match=r"unrelated\.facts"):
-        Unrelated(same_form=True)
     with pytest.raises(ValueError, match="no unrelated prompt"):
         Unrelated(Text(tokens=8, length=1), prompts=False).sequences(tiny.build("gpt2"))
 
