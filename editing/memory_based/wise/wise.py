@@ -27,7 +27,7 @@ from editing.spaces import Number, Space
 
 @register(
     "wise_whitened",
-    paper="after Wang et al. 2024, WISE: Rethinking the Knowledge Memory; here this project's variant",
+    paper="Wang et al. 2024, WISE: Rethinking the Knowledge Memory (`wise_paper`; `wise_whitened` is changed here)",
     aim="beside the weights: facts under many wordings, and prompts that look like them",
     space=Space(
         "one",
