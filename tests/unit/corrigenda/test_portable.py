@@ -65,9 +65,11 @@ def test_memory_that_is_held_now() -> None:
 
     if torch.cuda.is_available() and torch.cuda.memory_allocated():
         pytest.skip("counts the memory of the GPU")
+    piece = b"1" * 2**20
     before = memory_mb()
     block = mmap.mmap(-1, 128 * 2**20)  # of the system itself: what an allocator gives may have been held before
-    block.write(b"1" * len(block))
+    for _ in range(128):
+        block.write(piece)
     during = memory_mb()
     block.close()
     after = memory_mb()
