@@ -36,10 +36,12 @@ OPEN = "open"
 FRAMES, REPLAY = ("editor=memit", "editor.frames.number=6"), "editor.rule=replay"
 STEPS = ("editor.value.steps=30", "editor.value.lr=0.1", "editor.value.confident_steps=null")
 WIDE = (*FRAMES, *STEPS, REPLAY, "editor.value.clamp_norm_factor=1.5")
+BESIDE = ("grace_wide", "memoir", "retrieval")
+"""Editors beside the weights of whose gates there is no curve: as `memit` they are drawn as points."""
 ROWS: dict[str, tuple[str, tuple[str, ...]]] = {  # by name, what it is, and the settings of its run
     "memit": ("`memit`", ("editor=memit",)),
     "frames_steps": ("`memit` over six other ways to ask, too, *steps*", (*FRAMES, *STEPS)),
-    **{name: (f"`{name}`", (f"editor={name}",)) for name in ("grace_wide", "memoir", "retrieval")},
+    **{name: (f"`{name}`", (f"editor={name}",)) for name in BESIDE},
     "scoped": ("`scoped`", ("editor=scoped",)),
     OPEN: ("the same, its gate open wherever the subject is named", ("editor=scoped", "editor.threshold=-1")),
 }
@@ -272,7 +274,7 @@ def draw(data: Data, path: Path) -> None:
         for gate, found in one["gates"].items():
             xy = [(100 * point[SUBJECT_KIND], 100 * point["paraphrases"]) for point in found["points"]]
             axis.plot(*zip(*sorted(xy), strict=True), label=TITLES[gate])
-        for row in ("memit", "grace_wide", "memoir", "retrieval"):
+        for row in ("memit", *BESIDE):
             if row in one["rows"]:
                 of = [one["rows"][row][key] for key in (f"answer_kept_{SUBJECT_KIND}", SAID[1])]
                 if all(of):
