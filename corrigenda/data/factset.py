@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from corrigenda.errors import RecordError
@@ -24,6 +24,7 @@ class FactSet(Sequence[Fact]):
         facts: the facts, in the order of the source.
         skipped: the records that were refused on the way (``on_error="skip"``); a slice keeps them all.
         order: the seed that the facts were put in order by (`shuffled`); None for the order of the source.
+        schema: how the records were read, by its name in `SCHEMAS`; empty where no reader of these did.
 
     Raises:
         ValueError: two facts have the same id.
@@ -33,6 +34,7 @@ class FactSet(Sequence[Fact]):
     facts: tuple[Fact, ...]
     skipped: tuple[RecordError, ...] = field(default=(), compare=False)
     order: int | None = field(default=None, compare=False)
+    schema: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "facts", tuple(self.facts))
@@ -66,7 +68,7 @@ class FactSet(Sequence[Fact]):
         def place(fact: Fact) -> bytes:
             return hashlib.sha256(f"{order}\0{fact.id}".encode()).digest()
 
-        return FactSet(self.name, tuple(sorted(self.facts, key=place)), self.skipped, order)
+        return replace(self, facts=tuple(sorted(self.facts, key=place)), order=order)
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -79,7 +81,7 @@ class FactSet(Sequence[Fact]):
 
     def __getitem__(self, index: int | slice) -> Fact | FactSet:
         if isinstance(index, slice):
-            return FactSet(self.name, self.facts[index], self.skipped, self.order)
+            return replace(self, facts=self.facts[index])
         return self.facts[index]
 
     def __repr__(self) -> str:

@@ -41,7 +41,7 @@ def with_other_subjects(facts: FactSet, source: Sequence[Fact], count: int) -> F
             sum(map(len, probes.values())),
         )
     found = (replace(fact, locality=(*fact.locality, *probes.get(fact.id, ()))) for fact in facts)
-    return FactSet(facts.name, tuple(found), facts.skipped, facts.order)
+    return replace(facts, facts=tuple(found))
 
 
 class _Pool:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, Protocol, get_args
 
 from corrigenda.data.factset import FactSet
@@ -40,7 +41,7 @@ def take_part(facts: FactSet, part: Part, limit: int | None = None, offset: int 
             f"{facts.name}: the part {part!r} has {len(parts[part])} of the {len(facts)} facts, "
             f"and none is left after offset {offset}"
         )
-    return FactSet(facts.name, tuple(kept), facts.skipped)
+    return replace(facts, facts=tuple(kept))
 
 
 def require_disjoint(tuned: Sequence[Fact], scored: Sequence[Fact]) -> None:

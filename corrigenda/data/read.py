@@ -4,6 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -65,15 +66,14 @@ def read_facts(
         raise ValueError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
     check_range(limit, offset)
     _check_names(source, schema, split, config)
-    known = None if schema == "auto" else schema_named(schema)
+    reading = _Reading(None if schema == "auto" else schema_named(schema))
     if source == "embedded":
         return _embedded(limit, offset)
 
     opened = open_source(source, split, config)
-    unread: Counter[str] = Counter()
     facts: list[Fact] = []
     skipped: list[RecordError] = []
-    for outcome in _parsed(opened, known, unread):
+    for outcome in _parsed(opened, reading):
         if isinstance(outcome, Fact):
             facts.append(outcome)
         elif on_error == "raise":
@@ -82,9 +82,10 @@ def read_facts(
             skipped.append(outcome)
         if limit is not None and len(facts) == offset + limit:
             break
-    _report(opened.label, len(facts), skipped, unread)
+    _report(opened.label, len(facts), skipped, reading.unread)
     _refuse_offset_past_end(opened.label, offset, len(facts))
-    return FactSet(opened.name, tuple(facts[offset:]), tuple(skipped))
+    read_as = name_of(reading.schema) if reading.schema else ""
+    return FactSet(opened.name, tuple(facts[offset:]), tuple(skipped), schema=read_as)
 
 
 def read_part(part: str) -> FactSet:
@@ -105,8 +106,8 @@ def good_facts(source: str | Path, schema: str, split: str, config: str | None) 
     """The good facts of a whole source, as `read_facts` reads it; bad records are passed over, and nothing is said."""
     if source == "embedded":
         return iter(_embedded(None, 0))
-    known = None if schema == "auto" else schema_named(schema)
-    return (fact for fact in _parsed(open_source(source, split, config), known, Counter()) if isinstance(fact, Fact))
+    reading = _Reading(None if schema == "auto" else schema_named(schema))
+    return (fact for fact in _parsed(open_source(source, split, config), reading) if isinstance(fact, Fact))
 
 
 def _check_names(source: str | Path, schema: str, split: str | None, config: str | None) -> None:
@@ -137,8 +138,16 @@ def _report(label: str, good: int, skipped: list[RecordError], unread: Counter[s
         raise ValueError(f"{label}: none of its {len(skipped)} records is good; the first: {skipped[0]}")
 
 
-def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iterator[Fact | RecordError]:
-    """Each record's fact, or why it is refused; `unread` counts the keys that its reader does not know."""
+@dataclass
+class _Reading:
+    """By which schema a source is read, None until its first record tells; and how often which keys were not read."""
+
+    schema: Schema | None
+    unread: Counter[str] = field(default_factory=Counter)
+
+
+def _parsed(source: Source, reading: _Reading) -> Iterator[Fact | RecordError]:
+    """Each record's fact, or why it is refused."""
     first_seen: dict[str, int] = {}
     for record in source.records:
         if record.problem:
@@ -148,10 +157,10 @@ def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iter
             problem = f"must be a JSON object, got {typed_repr(record.value)}"
             yield RecordError(source.label, record.number, "", problem, source.unit)
             continue
-        if schema is None:
-            schema = recognise(record.value, f"{source.label}, {source.unit} {record.number}")
-            logger.info("%s: read as %r, recognised by its keys", source.label, name_of(schema))
-        value = composed(record.value)
+        if reading.schema is None:
+            reading.schema = recognise(record.value, f"{source.label}, {source.unit} {record.number}")
+            logger.info("%s: read as %r, recognised by its keys", source.label, name_of(reading.schema))
+        schema, value = reading.schema, composed(record.value)
         # A reader from outside gets what the file has: what it reads is its own business.
         noted = Noted(value) if name_of(schema) else None
         try:
@@ -160,7 +169,7 @@ def _parsed(source: Source, schema: Schema | None, unread: Counter[str]) -> Iter
             yield RecordError(source.label, record.number, error.field, error.problem, source.unit)
             continue
         if noted is not None:
-            unread.update(path for path in noted.unread() if path not in schema.leaves)
+            reading.unread.update(path for path in noted.unread() if path not in schema.leaves)
         if fact.id in first_seen:
             problem = f"repeats the id {fact.id!r} of {source.unit} {first_seen[fact.id]}"
             yield RecordError(source.label, record.number, schema.id_field, problem, source.unit)

@@ -23,6 +23,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from corrigenda.errors import SettingsError
+from corrigenda.settings.configuration import configuration
+from corrigenda.settings.declarations import class_at
+from corrigenda.settings.documented import flat
 from corrigenda.system.files import expanded, write_text
 from corrigenda.system.plain_data import yaml_text, yaml_value
 from corrigenda.text.names import model_title
@@ -67,6 +70,14 @@ def take_tuned(config: DictConfig, choice: str, given: list[str]) -> None:
             config.data.tuned_on = entry["facts"]
 
 
+def own_settings(editor: DictConfig) -> dict[str, Any]:
+    """The settings of an editor that are not its class's defaults, by dotted name; but who it is, and who works."""
+    plain: Any = OmegaConf.to_container(editor)
+    found = flat({name: value for name, value in plain.items() if name not in ("_target_", "name", "workers", "seed")})
+    defaults = flat(configuration(class_at(plain["_target_"])))
+    return {name: yaml_value(value) for name, value in found.items() if value != defaults.get(name)}
+
+
 def tuned_name(asked: str | None, model: str) -> str:
     """The name of a tuned model's file."""
     if asked is not None:
@@ -86,8 +97,8 @@ def write_tuned(
 ) -> Path:
     """Writes a tuned model into a folder for ``--config-dir``, and gives the file; what it has for other editors stays.
 
-    Of the run are the groups ``model`` and ``editor``; `told` says how the settings were found, for a comment. Raises
-    FileExistsError: there is a file of this name that is of another model.
+    Of the run are the groups ``model`` and ``editor``, beside whose own settings the others were found: these are
+    written, too. `told` says how, for a comment. Raises FileExistsError: the file is of another model.
     """
     path = folder / "model" / f"{name}.yaml"
     place = expanded(str(model.name))
@@ -105,7 +116,7 @@ def write_tuned(
         comments = [line for line in text.splitlines()[1:] if line.startswith("# editor=")]
     found[KEY][choice] = {
         "target": editor.get("_target_"),
-        "settings": dict(settings),
+        "settings": own_settings(editor) | settings,
         "facts": str(facts.resolve()),
     }
     comments = [line for line in comments if not line.startswith(f"# editor={choice}:")]

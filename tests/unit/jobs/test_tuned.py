@@ -65,14 +65,16 @@ def test_a_damaged_file_is_an_error() -> None:
 
 def test_the_file(tmp_path: Path) -> None:
     facts = tmp_path / "facts.jsonl"
-    model, editor = OmegaConf.create(MODEL), OmegaConf.create({"_target_": "editing.Memit"})
-    path = write_tuned(tmp_path, "mine", model, editor, "memit", {"layers": [1], "value.lr": 0.5}, facts, "trial 3")
+    model = OmegaConf.create(MODEL)
+    editor = OmegaConf.create({"_target_": "editing.Memit", "value": {"lr": 0.5, "steps": 7}, "seed": 3, "number": 5})
+    path = write_tuned(tmp_path, "mine", model, editor, "memit", {"layers": [1], "value.lr": 0.25}, facts, "trial 3")
     rome = OmegaConf.create({"_target_": "editing.Rome"})
     write_tuned(tmp_path, "mine", model, rome, "rome", {"layer": 4}, facts, "trial 1")
     write_tuned(tmp_path, "mine", model, rome, "rome", {"layer": 5}, facts, "trial 2 of\nanother run")
     assert path == tmp_path / "model/mine.yaml"
     found = yaml.safe_load(path.read_text())
-    assert found["tuned"]["memit"]["settings"] == {"layers": [1], "value.lr": 0.5}
+    # Beside what was found is what it was found beside, and is no default.
+    assert found["tuned"]["memit"]["settings"] == {"value.steps": 7, "layers": [1], "value.lr": 0.25}
     assert found["tuned"]["rome"] == {"target": "editing.Rome", "settings": {"layer": 5}, "facts": str(facts)}
     assert (found["name"], found["dtype"], "device" in found) == ("some/model", "bfloat16", False)
     assert path.read_text().splitlines()[1:3] == ["# editor=memit: trial 3", "# editor=rome: trial 2 of another run"]

@@ -37,6 +37,7 @@ def test_fact(path: Path, name: str, auto: bool, change: Json, other: Json) -> N
     for place, value in change.items():
         record = changed(record, place, value)
     facts = read_facts(write(path, record), schema="auto" if auto else schema)
+    assert facts.schema == facts[:1].schema == facts.shuffled(1).schema == schema
     [fact] = facts
     assert facts.name == "facts"
     for field in {*CASES[name]["fact"], *other} if not change else other:
