@@ -6,7 +6,7 @@ What an editor is, is said here by its methods alone: the evaluation knows no ed
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,6 +109,15 @@ def _looked_at(lm: LanguageModel, edit: Edit, facts: Sequence[Fact], strict: boo
     return edit
 
 
+def _in_words(editor: SupportsEdit) -> str:
+    """What tells an editor from others, as far as it says it: a frozen dataclass by its settings, others by name."""
+    declared = getattr(editor, "__dataclass_params__", None)
+    if declared is None or not declared.frozen:
+        return editor.name
+    settings = {each.name: getattr(editor, each.name) for each in fields(editor) if each.compare}  # type: ignore[arg-type]
+    return editor.name if " at 0x" in repr(settings) else f"{editor.name} {settings}"
+
+
 class EditRun:
     """One model, one editor, some facts, and the folder where the results go and where finished cases are found.
 
@@ -130,8 +139,9 @@ class EditRun:
         most_memory_mb: the most that one of its workers has held (MiB), where there are any.
 
     Raises:
-        ValueError: the folder holds a run of another model or other facts; or edits are applied to the model, which
-            would be in what is measured after the run's own edits and not in what is measured before.
+        ValueError: the folder holds a run of another model, other facts, or another editor or measurement; or edits are
+            applied to the model, which would be in what is measured after the run's own edits and not in what is
+            measured before.
     """
 
     def __init__(
@@ -160,7 +170,10 @@ class EditRun:
         self.before = before
         self.most_memory_mb = 0.0
         self.numbers = {fact.id: number for number, fact in enumerate(facts)}
-        folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
+        found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint}
+        if folder.config is None:  # else that says it all
+            found |= {"editor": _in_words(editor), "settings": repr(settings)}
+        folder.identify(**found)
         self.read()
 
     def read(self) -> None:

@@ -71,6 +71,14 @@ def test_the_deduplicate(tmp_path: Path) -> None:
     assert alone.summary("batch")["metrics"] == summary["metrics"]
 
 
+def test_a_folder_of_another_editor_or_measurement_is_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path, Notes(), TARGETS[0])
+    with pytest.raises(ValueError, match=r"begun with another editor \(notes {'refuses': False}, now"):
+        EditRun(run.lm, run.facts, Notes(refuses=True), MEASURED, run.folder)
+    with pytest.raises(ValueError, match="begun with another settings"):
+        EditRun(run.lm, run.facts, Notes(), EvalSettings(generate=False), run.folder)
+
+
 def test_a_refused_batch_fails_at_what_was_asked(tmp_path: Path) -> None:
     run = run_of(tmp_path, Notes(refuses=True), *TARGETS)
     run_batch(run)
