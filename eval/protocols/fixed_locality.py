@@ -1,13 +1,13 @@
 """The fixed locality set: prompts that nobody edits, the same at every point of a sequence of edits."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from corrigenda import Fact
 from corrigenda.facts import Probe
+from corrigenda.text.words import Phrases
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +29,11 @@ def untouched(fixed: Sequence[Fact], facts: Sequence[Fact]) -> list[Fact]:
 
     Facts with neither neighbourhood nor locality prompts left are left out.
     """
-    subjects = {re.sub(r"^[Tt]he ", "", fact.subject) for fact in facts}  # prompts write "the Beatles", too
-
-    def names_none(prompt: str) -> bool:
-        return not any(subject in prompt for subject in subjects)
-
+    subjects = Phrases([fact.subject for fact in facts])
     found = []
     for fact in fixed:
-        neighbourhood = tuple(prompt for prompt in fact.neighbourhood if names_none(prompt))
-        locality = tuple(probe for probe in fact.locality if names_none(probe.prompt))
+        neighbourhood = tuple(prompt for prompt in fact.neighbourhood if not subjects.within(prompt))
+        locality = tuple(probe for probe in fact.locality if not subjects.within(probe.prompt))
         if neighbourhood or locality:
             found.append(
                 replace(

@@ -48,10 +48,11 @@ def test_its_size_is_said(tmp_path: Path) -> None:
     assert curve_table(run.curve).caption == "fixed locality set: 3 prompts that name no edited subject"
 
 
-def test_a_subject_is_known_by_any_article() -> None:
-    edited = Fact("The Beatles", "{} come from", "Rome", "Liverpool")
-    [left] = untouched([other("songs by the Beatles are", "Beatles fans are", "the beat is")], [edited])
-    assert left.neighbourhood == ("the beat is",)
+def test_a_subject_is_known_by_any_article_in_any_case_as_whole_words() -> None:
+    edited = [Fact(name, "{} comes from", "Rome", "Bern") for name in ("The Beatles", "A Love Story", "Gregory XII")]
+    asked = ("songs by the Beatles are", "THE BEATLES are", "a love story is", "Gregory XIII is")
+    [left] = untouched([other(*asked)], edited)
+    assert left.neighbourhood == ("Gregory XIII is",)
 
 
 def test_parts_are_reported_apart(tmp_path: Path) -> None:
