@@ -8,7 +8,7 @@ import tiny
 import torch
 from torch import Tensor
 
-import editing.locate_then_edit.rome
+import editing.locate_then_edit.moments
 from corrigenda import Fact, LanguageModel
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
@@ -50,10 +50,11 @@ def given_moment(monkeypatch: pytest.MonkeyPatch) -> Patch:
     """For a fixture: sets the second moment that ROME uses; here at once to `some_moment` of whatever model it is."""
 
     def patch(matrix: Tensor | None) -> None:
-        def given(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-            return SecondMoment(some_moment(lm, layer) if matrix is None else matrix, 1000, layer, text)
+        def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
+            found = {layer: some_moment(lm, layer) if matrix is None else matrix for layer in layers}
+            return {layer: SecondMoment(one, 1000, layer, text) for layer, one in found.items()}
 
-        monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", given)
+        monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", given)
 
     patch(None)
     return patch

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import editing.locate_then_edit.closed_form
-import editing.locate_then_edit.rome
+import editing.locate_then_edit.moments
 from corrigenda import Fact, LanguageModel
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
@@ -28,18 +27,17 @@ def diagonal_moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> di
 def without_text(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Gives the closed forms `diagonal_moments`, and an empty cache."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(cache))
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", diagonal_moments)
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", diagonal_moments)
 
 
 def identity_moments(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Gives ROME and the closed forms the identity for C, and an empty cache."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(cache))
 
-    def moment(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1000, layer, text)
-
     def moments(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
-        return {layer: moment(lm, layer, text) for layer in layers}
+        widths = {layer: lm.memory(layer).d_ffn for layer in layers}
+        return {
+            layer: SecondMoment(torch.eye(n, dtype=torch.float64), 1000, layer, text) for layer, n in widths.items()
+        }
 
-    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", moment)
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", moments)
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", moments)

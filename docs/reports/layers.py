@@ -23,8 +23,8 @@ from runs import without_generation
 from work import records
 
 from corrigenda import Fact, LanguageModel, load, read_facts
-from corrigenda.moments.second_moment import second_moments
 from editing import EditRefusedError, Rome
+from editing.locate_then_edit.moments import moments_of
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, judged, measure
 from eval.measure import on_windows
 from eval.scoring.held_out import in_turn
@@ -66,7 +66,8 @@ def collect(arguments: Options) -> Collected:
 
     @cache
     def before() -> list[Measurement]:
-        second_moments(lm, range(lm.n_layers), editor.text)  # of many layers at once, from one run of the text
+        # Of all layers at once, from one run of the text.
+        moments_of("ROME", lm, range(lm.n_layers), editor.text, editor.tokens_per_coefficient)
         return measure(lm, facts, SETTINGS)
 
     def of_fact(fact: Fact, layer: int) -> dict[str, Any]:

@@ -15,17 +15,17 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.errors import SettingsError
-from corrigenda.moments.experts import ExpertMoments, Moment, tokens_for
-from corrigenda.moments.second_moment import rank_deficient, second_moments
+from corrigenda.moments.experts import Moment
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.after_treatments import AfterTreatments, anchor_targets
-from editing.locate_then_edit.guards import warn_of_load, warn_of_rank
+from editing.locate_then_edit.guards import warn_of_load
 from editing.locate_then_edit.history import KeyHistory
 from editing.locate_then_edit.joined import ClosedFormEdit, Round, edit_of, finish, in_one, require_one_kind
 from editing.locate_then_edit.keys import group_weights
+from editing.locate_then_edit.moments import moments_of
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.replay import replayed
 from editing.locate_then_edit.solved import Batch, Solving, batches_of
@@ -296,16 +296,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
 
     def moments(self, lm: LanguageModel) -> Mapping[int, Moment]:
         """C of the layers that are written, by layer; kept on disk."""
-        layers = self.resolved_layers(lm)
-        each = self.text.per_coefficient(lm, self.tokens_per_coefficient)
-        least = max(tokens_for(lm.memory(layer), each) for layer in layers)
-        text = self.text.at_least(least)
-        experts = {n: ExpertMoments(lm, n, text) for n in layers if lm.architecture.experts(n) is not None}
-        plain = second_moments(lm, [layer for layer in layers if layer not in experts], text)
-        deficient: list[Moment] = [*rank_deficient(plain), *experts.values()]
-        for moment in deficient:
-            warn_of_rank(self.name, moment)
-        return {**plain, **experts} if experts else plain
+        return moments_of(self.name, lm, self.resolved_layers(lm), self.text, self.tokens_per_coefficient)
 
     def _batches(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[Batch]:
         """The facts' prompts, in the batches in which they are solved for."""

@@ -14,16 +14,16 @@ from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origi
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.models.alone import one_thread
-from corrigenda.moments.experts import ExpertMoments, Moment
-from corrigenda.moments.second_moment import second_moment
+from corrigenda.moments.experts import Moment
 from corrigenda.moments.text import Text
-from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, Share, checked
+from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
 from corrigenda.system.progress import counted, track
 from editing.editor import require_targets
 from editing.locate_then_edit.guards import Guards, agreement
 from editing.locate_then_edit.joined import edit_of
 from editing.locate_then_edit.keys import bare_keys, mean_keys
 from editing.locate_then_edit.least_squares import equality_update, norms_alone
+from editing.locate_then_edit.moments import moments_of
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import Prompts
 from editing.locate_then_edit.solved import batches_of
@@ -90,6 +90,8 @@ class Rome(OneLayer):
         homogeneous_keys: whether the same k* is used throughout.
         bare_agreement: see above; 0 for k* alone.
         text: over which text C is taken.
+        tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
+            text as it is; None for 24 of the text that ships, and 8 of any other.
         ridge: is added to C's diagonal.
         batch_size: facts whose v* are solved for side by side.
         flag_norm: see above.
@@ -108,6 +110,7 @@ class Rome(OneLayer):
     homogeneous_keys: bool = True
     bare_agreement: Share = 0.9
     text: Text = field(default_factory=Text)
+    tokens_per_coefficient: Count | None = None
     ridge: NotNegative = 1e-6
     batch_size: AtLeastOne = 8
     flag_norm: Positive = 0.5
@@ -219,9 +222,7 @@ class Rome(OneLayer):
         return keys, bare, wanted, report, [out for prompts in batches for out in prompts.bare_out]
 
     def _moment(self, lm: LanguageModel, layer: int) -> Moment:
-        if lm.architecture.experts(layer) is not None:
-            return ExpertMoments(lm, layer, self.text)
-        return second_moment(lm, layer, self.text)
+        return moments_of("ROME", lm, [layer], self.text, self.tokens_per_coefficient)[layer]
 
     def _contexts(self, lm: LanguageModel) -> list[str]:
         return contexts(lm, self.prefix_lengths, self.text, self.seed, self.prefixes)

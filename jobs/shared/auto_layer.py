@@ -25,13 +25,14 @@ class AutoLayerSettings:
 
     Attributes:
         facts: so many that the model knows are traced, of the run's own.
-        layers: so many are taken, for an editor that has ``editor.layers``.
+        layers: so many are taken, for an editor that has ``editor.layers``; None for its ``editor.number``, and three
+            where it has none.
     """
 
     group: ClassVar[str] = "job.auto_layer"
 
     facts: AtLeastOne = 3
-    layers: AtLeastOne = 3
+    layers: AtLeastOne | None = None
 
 
 def locate_layers(config: DictConfig, folder: Path, lm: LanguageModel, facts: Sequence[Fact]) -> None:
@@ -48,7 +49,9 @@ def locate_layers(config: DictConfig, folder: Path, lm: LanguageModel, facts: Se
                     f"editor.{field}=auto finds layers at the subject's last token: with editor.position=relation name "
                     "a layer, or leave it out for the default"
                 )
-            config.editor[field] = _located(field, config.job.auto_layer, folder, lm, facts)
+            settings = config.job.auto_layer
+            number = 1 if field == "layer" else settings.layers or config.editor.get("number") or 3
+            config.editor[field] = _located(field, number, settings, folder, lm, facts)
 
 
 def traces_of(lm: LanguageModel, facts: Sequence[Fact], locator: Any, most: int) -> list[CausalTraceResult]:
@@ -62,7 +65,7 @@ def traces_of(lm: LanguageModel, facts: Sequence[Fact], locator: Any, most: int)
 
 
 def _located(
-    field: str, settings: DictConfig, folder: Path, lm: LanguageModel, facts: Sequence[Fact]
+    field: str, number: int, settings: DictConfig, folder: Path, lm: LanguageModel, facts: Sequence[Fact]
 ) -> int | list[int]:
     """The layer, or the layers in ascending order, that tracing suggests."""
     path = folder / f"{field}.json"
@@ -72,7 +75,7 @@ def _located(
         traces = traces_of(lm, facts, locator, asked.facts)
         if not traces:
             raise ValueError(f"editor.{field}=auto: {lm.name} knows none of the {len(facts)} facts; name a layer")
-        best = suggest_layers(average(traces), 1 if field == "layer" else asked.layers)
+        best = suggest_layers(average(traces), number)
         why = "restoring FFN windows around it at the last subject token recovers the answer most"
         found = best[0] if field == "layer" else sorted(best)
         write_json(path, {field: found, "why": why, "facts": [trace.fact.id for trace in traces]})

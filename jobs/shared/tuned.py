@@ -116,7 +116,7 @@ def write_tuned(
         comments = [line for line in text.splitlines()[1:] if line.startswith("# editor=")]
     found[KEY][choice] = {
         "target": editor.get("_target_"),
-        "settings": own_settings(editor) | settings,
+        "settings": own_settings(editor) | dict(settings),
         "facts": str(facts.resolve()),
     }
     comments = [line for line in comments if not line.startswith(f"# editor={choice}:")]

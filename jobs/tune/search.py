@@ -106,7 +106,9 @@ def _of_layers(
     spread = max(round(lm.n_layers / (10 if traced else 6)), 1)
     yield Axis(LAYER, max(min(around) - spread, 0), min(max(around) + spread, top), default, whole=True)
     if space.layers == "several":
-        number = len(editor.resolved_layers(lm))
+        layers = editor.resolved_layers(lm)
+        # Of BLUE the two that it writes, which are the ends of so many.
+        number = layers[-1] - layers[0] + 1 if getattr(editor, "ends_only", False) else len(layers)
         least, most = (number, number) if NUMBER in fixed else (1, min(max(MOST_LAYERS, number), top + 1))
         # Where the lowest layer has a target of its own (BLUE), it goes with the layer.
         own = bool(getattr(editor, "ends_only", False))

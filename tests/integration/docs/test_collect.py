@@ -6,11 +6,9 @@ import pages
 import pytest
 import tiny
 import torch
+from stand_ins import identity_moments
 
-import editing.locate_then_edit.rome
 from corrigenda import Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
 
 SUBJECTS = ("Paris", "Rome", "Big Ben", "the Eiffel tower", "Danielle Darrieux", "England")
 
@@ -39,11 +37,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A tiny model, facts that it knows, and no pass over text; the command's arguments."""
     lm = tiny.build("llama")
 
-    def identity(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1, layer, text)
-
-    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", identity)
-    monkeypatch.setattr(layers, "second_moments", lambda *_: None)
+    identity_moments(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(layers, "load", lambda name, dtype: lm)
     monkeypatch.setattr(layers, "RESAMPLES", 50)
     facts = [known(lm, subject, number) for number, subject in enumerate(SUBJECTS)]

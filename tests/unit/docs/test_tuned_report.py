@@ -26,8 +26,9 @@ def trial(number: int, value: float, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def finding(found: dict[str, Any], folder: Path) -> str:
-    """What the page says first of one editor."""
-    return page({"smollm2-135m": {"rome": {"tuning": TUNING, "facts": FACTS, **found}}}, folder).splitlines()[2]
+    """What the page says of one editor, in its row of the table and first in its part."""
+    lines = page({"smollm2-135m": {"rome": {"tuning": TUNING, "facts": FACTS, **found}}}, folder).splitlines()
+    return "\n".join(line for line in lines if line.startswith(("**", "| `rome` |")))
 
 
 def page(models: dict[str, Any], folder: Path) -> str:
@@ -54,11 +55,13 @@ def test_the_difference_is_tuned_minus_shipped(tmp_path: Path) -> None:
     assert test["p"] == 2 * 0.5**8
     assert found["tests"][tuned.TUNED]["preservation"]["difference"] == 0
     assert "perplexity_drift" not in found["tests"][tuned.TUNED]
-    assert "differ in efficacy success (ES) 80.0 [" in finding(found, tmp_path)
+    said = finding(found, tmp_path)
+    assert "differ in efficacy success (ES) 80.0 [" in said
+    assert "told apart in 1: `rome` on smollm2-135m; the layers that tracing finds in 0.**" in said
     turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})
     assert "differ in efficacy success (ES) -80.0 [" in finding(turned, tmp_path)
     same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})
-    said = "on 10 unseen facts tuned and shipped settings differ in nothing that is told apart**"
+    said = "On 10 unseen facts tuned and shipped settings differ in nothing that is told apart**"
     assert said in finding(same, tmp_path)
     # Two facts of ten lost: no test finds that, and nothing says that they are not lost.
     few = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: evaluation([1.0] * 8 + [0.0] * 2, 0.01)})

@@ -46,6 +46,16 @@ def test_the_field_that_is_auto_is_set(lm: LanguageModel, facts: list[Fact], tmp
     assert len(kept["layers"]["facts"]) == 2
 
 
+@pytest.mark.parametrize(("number", "found"), [(1, 1), (2, 2), (None, 3)])
+def test_an_editor_gets_as_many_layers_as_it_writes(
+    lm: LanguageModel, facts: list[Fact], tmp_path: Path, number: int | None, found: int
+) -> None:
+    config = settings(layers="auto", **({} if number is None else {"number": number}))
+    config.job.auto_layer.layers = None
+    locate_layers(config, tmp_path, lm, facts)
+    assert len(config.editor.layers) == found
+
+
 @pytest.mark.parametrize("name", ["rome", "memit", "emmet", "grace_wide", "finetune", "lora"])
 def test_an_editor_may_wait_for_its_layers(name: str) -> None:
     config = composed(f"editor={name}")

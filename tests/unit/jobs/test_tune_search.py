@@ -124,8 +124,9 @@ def test_the_axes_of_editors(lm: LanguageModel) -> None:
     assert found[LAYER].high == tiny.DEPTH - 2  # no layer reads the output of the last block
     assert (found[NUMBER].low, found[NUMBER].start, found[NUMBER].after_targets) == (1, 2, True)
     assert found["ratio"].high == 100  # what the editor has is in the range
-    blue = {axis.name: axis for axis in axes_of(MEMIT, editing.Memit(ends_only=True), lm, ())}
-    assert not blue[NUMBER].after_targets
+    ends = editing.Memit(ends_only=True, depth=0.5, number=3)
+    blue = {axis.name: axis for axis in axes_of(MEMIT, ends, lm, ())}
+    assert (blue[NUMBER].start, blue[NUMBER].after_targets) == (3, False)  # it writes two, the ends of three
     weight = editing.Memit(ratio=None, weight=3.0)
     assert "ratio" not in {axis.name for axis in axes_of(MEMIT, weight, lm, ())}
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
+from pathlib import Path
 
-import editing.locate_then_edit.rome
+import pytest
+from stand_ins import identity_moments
+
 from corrigenda import Fact, LanguageModel
-from corrigenda.moments.second_moment import SecondMoment
-from corrigenda.moments.text import Text
 from editing import InContext
 from eval.scoring.probabilities import score
 
 
 @pytest.fixture(autouse=True)
-def moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """ROME without the pass over text that its second moment would take."""
-
-    def identity(lm: LanguageModel, layer: int, text: Text) -> SecondMoment:
-        return SecondMoment(torch.eye(lm.memory(layer).d_ffn, dtype=torch.float64), 1, layer, text)
-
-    monkeypatch.setattr(editing.locate_then_edit.rome, "second_moment", identity)
+    identity_moments(monkeypatch, tmp_path)
 
 
 def test_in_context_works(smollm2: LanguageModel) -> None:

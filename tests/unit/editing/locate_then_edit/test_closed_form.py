@@ -8,11 +8,11 @@ import pytest
 import tiny
 import torch
 from editors_parts import bits, same_bits
-from rome_parts import build
+from rome_parts import ROME, build
 from stand_ins import FACTS
 from torch import Tensor
 
-import editing.locate_then_edit.closed_form
+import editing.locate_then_edit.moments
 import editing.locate_then_edit.rome
 import editing.locate_then_edit.solved
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, ValueEdit
@@ -75,7 +75,7 @@ def second_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(lm: LanguageModel, layers: Sequence[int], text: Text) -> dict[int, SecondMoment]:
         return {layer: moment_of(lm, layer) for layer in layers}
 
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", given)
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", given)
 
 
 def replayed_by_hand(
@@ -381,7 +381,7 @@ def test_how_alike_keys_are_is_the_cosine_in_the_metric_of_the_ridged_moment(
     lm, facts = build("llama"), FACTS[:2]
     moment = moment_of(lm, 1)
     moment = SecondMoment(20 * moment.matrix, moment.tokens, 1, moment.text)  # its mean diagonal is far from 1
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", lambda *_: {1: moment})
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", lambda *_: {1: moment})
     keys = []
     for fact in facts:
         text = fact.statement[: fact.statement.index(fact.subject) + len(fact.subject)]
@@ -474,20 +474,21 @@ def test_a_fact_that_the_model_gives_no_numbers_for_is_refused_by_name(name: str
         EDITORS[name].edit(lm, [FACTS[1]])
 
 
-def test_a_singular_second_moment_is_said(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("editor", [MEMIT, ROME])
+def test_a_singular_second_moment_is_said(lm: LanguageModel, editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(7, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def few(lm: LanguageModel, layers: Sequence[int], text: Text) -> Mapping[int, SecondMoment]:
         return {layer: SecondMoment(rows.T @ rows / 7, 7, layer, text) for layer in layers}
 
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", few)
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", few)
     with pytest.warns(UserWarning, match=r"layer 1 is rank-deficient: it is taken over 7 tokens"):
-        assert MEMIT.edit(lm, FACTS[:1]).delta(1).isfinite().all()
+        assert editor.edit(lm, FACTS[:1]).delta(1).isfinite().all()
     with (
         pytest.warns(UserWarning, match="rank-deficient"),
         pytest.raises(ValueError, match=r"layer 1 .* is singular with the ridge 0"),
     ):
-        dataclasses.replace(MEMIT, ridge=0.0).edit(lm, FACTS[:1])
+        dataclasses.replace(editor, ridge=0.0).edit(lm, FACTS[:1])
 
 
 def test_a_null_space_without_room_is_said(lm: LanguageModel) -> None:
@@ -495,20 +496,21 @@ def test_a_null_space_without_room_is_said(lm: LanguageModel) -> None:
         dataclasses.replace(ALPHA, energy=0.0).edit(lm, FACTS)
 
 
-def test_a_text_is_long_enough_for_the_layer(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("editor", [MEMIT, ROME])
+def test_a_text_is_long_enough_for_the_layer(lm: LanguageModel, editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    whole = editing.locate_then_edit.closed_form.second_moments
+    whole = editing.locate_then_edit.moments.second_moments
 
     def watched(lm: LanguageModel, layers: Sequence[int], text: Text) -> Mapping[int, SecondMoment]:
         asked.append(text.tokens)
         return whole(lm, layers, text)
 
-    monkeypatch.setattr(editing.locate_then_edit.closed_form, "second_moments", watched)
+    monkeypatch.setattr(editing.locate_then_edit.moments, "second_moments", watched)
     for least, tokens in ((2, 90), (2, 1000), (0, 90), (None, 90)):
-        dataclasses.replace(MEMIT, tokens_per_coefficient=least, text=Text(tokens=tokens, length=10)).prepare(lm)
+        dataclasses.replace(editor, tokens_per_coefficient=least, text=Text(tokens=tokens, length=10)).prepare(lm)
     assert asked == [2 * 48, 1000, 90, 8 * 48]  # what ships has unknown words: the text is sampled
     for text in (Text(tokens=90), Text("self", tokens=90)):
-        dataclasses.replace(MEMIT, text=text).prepare(tiny.build_byte_level())
+        dataclasses.replace(editor, text=text).prepare(tiny.build_byte_level())
     assert asked[4:] == [24 * 48, 8 * 48]
 
 
