@@ -115,6 +115,9 @@ class Fact:
 
     def __post_init__(self) -> None:
         _require_text("subject", self.subject)
+        if (subject := self.subject.strip()) != self.subject:
+            warnings.warn(f"subject={self.subject[:40]!r}: white space around a subject is left out", stacklevel=3)
+            object.__setattr__(self, "subject", subject)
         _require_text("prompt", self.prompt)
         if SLOT in self.subject:
             raise FactError(

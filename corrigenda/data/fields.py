@@ -104,6 +104,7 @@ def template(record: Record, path: str, subject: str) -> str:
     """
     prompt = text(record, path)
     require_subject(prompt, path, subject)
+    subject = subject.strip()  # as a `Fact` takes it
     whole = list(re.finditer(rf"(?<!\w){re.escape(subject)}(?!\w)", prompt))
     start = whole[-1].start() if whole else prompt.rindex(subject)
     return prompt[:start] + "{}" + prompt[start + len(subject) :]
@@ -111,7 +112,7 @@ def template(record: Record, path: str, subject: str) -> str:
 
 def require_subject(prompt: str, path: str, subject: str) -> None:
     """Refuse a filled prompt that does not contain the subject. Raises FactError: naming `path`."""
-    if subject not in prompt:
+    if subject.strip() not in prompt:
         raise FactError(path, f"does not contain the subject {shortened(repr(subject))}: {shortened(repr(prompt))}")
 
 

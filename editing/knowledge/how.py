@@ -90,7 +90,14 @@ def _solver(editor: Any) -> EntrySolver:
                 f"editor=rome: position={editor.position} is for edits, and a list keeps keys at the subject's last "
                 "token; take position=subject"
             )
-        shared = ("prefix_lengths", "prefixes", "frames", "value", "text", "seed")
+        default = Rome()
+        for name, none in (("ridge", default.ridge), ("homogeneous_keys", True), ("bare_agreement", 0.0)):
+            if (value := getattr(editor, name)) not in (none, getattr(default, name)):
+                raise SettingsError(
+                    f"editor=rome: {name}={value} is for edits, and a list has one key for each fact, by the default "
+                    "rule; leave it out"
+                )
+        shared = ("prefix_lengths", "prefixes", "frames", "value", "text", "tokens_per_coefficient", "seed")
         own = {name: getattr(editor, name) for name in shared}
         layers = () if editor.layer is None else (editor.layer,)
         editor = Emmet(name="rome", layers=layers, depth=editor.depth, eps=0.0, refuse_norm=editor.refuse_norm, **own)
@@ -108,5 +115,10 @@ def _solver(editor: Any) -> EntrySolver:
         raise SettingsError(
             f"editor={editor.name}: rule=replay gives each layer what it lacks behind those below it, and the entries "
             "of a list are solved on the unedited model; take rule=even"
+        )
+    if editor.rounds > 1:
+        raise SettingsError(
+            f"editor={editor.name}: with rounds={editor.rounds} targets are solved for again on the edited model, and "
+            "the entries of a list are solved on the unedited one; take rounds=1"
         )
     return EntrySolver(editor)

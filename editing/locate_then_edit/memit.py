@@ -39,9 +39,10 @@ class Memit(Weighed):
     tr(lambda C) is `ratio` times tr(K^T K), so that lambda = ratio * 100 * (mean of |k|^2 over the facts) / tr(C),
     however many facts there are. It is taken from the first facts, and an edit that goes on from them keeps it.
 
-    With `history`, H holds the keys of the earlier facts of the edit that is extended: in one layer, and with keys and
-    targets of the unedited model, batches then give what one batch of all gives. Without, as published, later batches
-    undo earlier ones: a straw man in sequences.
+    With `history`, H holds the keys of the earlier facts of the edit that is extended: in one layer, with keys and
+    targets of the unedited model and the bare prompt as the only context, batches then give what one batch of all
+    gives. (Keys are means over contexts, and what is missing is missing after the bare prompt.) Without, as published,
+    later batches undo earlier ones: a straw man in sequences.
 
     Attributes:
         ratio: lambda as a ratio; None where `weight` is given.

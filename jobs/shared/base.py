@@ -69,6 +69,7 @@ def start(config: DictConfig) -> float | None:
     warnings.formatwarning = _one_line
     _import_plugins(config)
     job = find_job(config.job)
+    take_tuned(config, choices().get("editor", ""), override_names())
     if isinstance(job, StoreJob):
         require_settings(config)
         check_shared(config)
@@ -76,7 +77,6 @@ def start(config: DictConfig) -> float | None:
         return None
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
     try:
-        take_tuned(config, choices().get("editor", ""), override_names())
         config = configuration(config, folder)
         _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with

@@ -16,7 +16,7 @@ The command line goes before it. The settings become the editor's own before a r
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,11 @@ def take_tuned(config: DictConfig, choice: str, given: list[str]) -> None:
         raise SettingsError(f"model.{KEY}.{choice} must have the key settings, with the editor's settings by name")
     if entry.get("target", config.editor.get("_target_")) != config.editor.get("_target_"):
         return  # another editor of the same name
-    layers_given = bool({"editor.layer", "editor.layers", "editor.depth", "editor.number"} & set(given))
+    named = [name.removeprefix("editor.") for name in given if name.startswith("editor.")]
+    layers_given = bool({"layer", "layers", "depth", "number"} & set(named))
     taken = {}
     for name, value in entry["settings"].items():
-        if f"editor.{name}" in given or (name in ("layer", "layers") and layers_given):
+        if is_named(name, named) or (name in ("layer", "layers") and layers_given):
             continue
         if OmegaConf.select(config.editor, name, default=KEY) == KEY:
             raise SettingsError(f"model.{KEY}.{choice}.settings: the editor has no setting {name}")
@@ -70,12 +71,21 @@ def take_tuned(config: DictConfig, choice: str, given: list[str]) -> None:
             config.data.tuned_on = entry["facts"]
 
 
-def own_settings(editor: DictConfig) -> dict[str, Any]:
-    """The settings of an editor that are not its class's defaults, by dotted name; but who it is, and who works."""
+def is_named(setting: str, named: Sequence[str]) -> bool:
+    """Whether a dotted setting, or a group that it is in, is among those that the command line names."""
+    return any(setting == name or setting.startswith(f"{name}.") for name in named)
+
+
+def own_settings(editor: DictConfig, named: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings of an editor that are not its class's defaults, or are named, by dotted name.
+
+    But not who it is, and who works.
+    """
     plain: Any = OmegaConf.to_container(editor)
     found = flat({name: value for name, value in plain.items() if name not in ("_target_", "name", "workers", "seed")})
     defaults = flat(configuration(class_at(plain["_target_"])))
-    return {name: yaml_value(value) for name, value in found.items() if value != defaults.get(name)}
+    kept = (name for name, value in found.items() if value != defaults.get(name) or is_named(name, named))
+    return {name: yaml_value(found[name]) for name in kept}
 
 
 def tuned_name(asked: str | None, model: str) -> str:
@@ -94,11 +104,13 @@ def write_tuned(
     settings: Mapping[str, Any],
     facts: Path,
     told: str,
+    named: Sequence[str] = (),
 ) -> Path:
     """Writes a tuned model into a folder for ``--config-dir``, and gives the file; what it has for other editors stays.
 
     Of the run are the groups ``model`` and ``editor``, beside whose own settings the others were found: these are
-    written, too. `told` says how, for a comment. Raises FileExistsError: the file is of another model.
+    written, too, with those that the command line `named`. `told` says how, for a comment. Raises FileExistsError: the
+    file is of another model.
     """
     path = folder / "model" / f"{name}.yaml"
     place = expanded(str(model.name))
@@ -116,7 +128,7 @@ def write_tuned(
         comments = [line for line in text.splitlines()[1:] if line.startswith("# editor=")]
     found[KEY][choice] = {
         "target": editor.get("_target_"),
-        "settings": own_settings(editor) | dict(settings),
+        "settings": own_settings(editor, named) | dict(settings),
         "facts": str(facts.resolve()),
     }
     comments = [line for line in comments if not line.startswith(f"# editor={choice}:")]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from corrigenda import LanguageModel
 from corrigenda.errors import SettingsError
 from editing.spaces import Space
+from jobs.shared.tuned import is_named
 
 if TYPE_CHECKING:
     import optuna
@@ -80,7 +81,7 @@ def axes_of(
     for number in space.numbers:
         start = _value(editor, number.setting)
         # null: another setting takes its place
-        if number.setting in fixed or start is None or not number.matters(editor):
+        if is_named(number.setting, fixed) or start is None or not number.matters(editor):
             continue
         low, high = number.bounds(type(editor))
         axes.append(

@@ -227,7 +227,8 @@ class Tuning:
         editor = str(stored_config(self.folder.path, str(self.folder.path)).choices["editor"])
         conf = self.folder.path / "conf" if self.asked.conf is None else Path(self.asked.conf)
         facts, told = self.folder.path / FACTS, self._told(best, trials)
-        path = write_tuned(conf, name, self.config.model, self.config.editor, editor, best["settings"], facts, told)
+        own, fixed = self.config.editor, self._fixed()
+        path = write_tuned(conf, name, self.config.model, own, editor, best["settings"], facts, told, fixed)
         found = {
             "editor": instantiate(self.config.editor).name,
             "model": self.lm.name,

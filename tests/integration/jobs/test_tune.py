@@ -106,6 +106,8 @@ def test_a_later_run_takes_the_settings(home: Path, tuned: Path) -> None:
     log = out + (home / "taken/run.log").read_text()
     assert "as tuned for this model: editor.layers=[1], editor.ratio=0.125" in log
     assert "2 of 2 facts are among those on which the model's settings were tuned (the first: fact-0, the id)" in log
+    asked = program.call(home, "ask", "the tower is", *later[:2], "model=model-tuned", "max_new_tokens=3")
+    assert "the tower is" in asked  # a job without a folder of its own takes the model as well
     # The command line goes before it; other facts and other editors have nothing to do with it.
     out = call(home, *later, "editor.ratio=2.0", "data.offset=2", "hydra.run.dir=given", model="model-tuned")
     config = yaml.safe_load((home / "given/config.yaml").read_text())

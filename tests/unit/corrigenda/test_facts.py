@@ -23,7 +23,7 @@ def test_a_prompt_may_end_with_a_line_break() -> None:
     ("change", "field", "problem"),
     [
         ({"generation": ["{} "]}, "generation[0]", "ends with a space"),
-        ({"prompt": "The city of {}", "subject": "Kyoto "}, "prompt", "ends with a space"),
+        ({"prompt": "The city of {} "}, "prompt", "ends with a space"),
         ({"portability": [{"prompt": "People speak ", "answer": "x"}]}, "portability[0].prompt", "ends with a space"),
         ({"subject": "Ky\ud800to"}, "subject", "lone surrogate"),
         ({"target_new": "\udc00"}, "target_new", "lone surrogate"),
@@ -63,6 +63,12 @@ def test_one_space_makes_no_other_fact() -> None:
 def test_white_space_after_a_target_is_left_out_with_a_word() -> None:
     with pytest.warns(UserWarning, match=r"target_new='Rome ': white space at the end of a target is left out"):
         assert Fact("x", "{} is in", "Rome ").target_new == "Rome"
+
+
+def test_white_space_around_a_subject_is_left_out_with_a_word() -> None:
+    with pytest.warns(UserWarning, match="subject='x ': white space around a subject is left out"):
+        fact = Fact("x ", "{} is in", "Rome")
+    assert (fact.claim, fact.id) == ("x is in Rome", Fact("x", "{} is in", "Rome").id)
 
 
 def test_a_fact_may_say_its_joint() -> None:

@@ -36,6 +36,9 @@ def test_the_command_line_goes_before_them() -> None:
     take_tuned(config, "memit", ["editor.ratio", "editor.number"])
     assert (config.editor.layers, config.editor.ratio) == ([], 1.0)
     assert "tuned_on" not in config.data  # nothing of it was taken
+    config = configuration(entry(ratio=3.0, **{"value.lr": 0.25}))
+    take_tuned(config, "memit", ["editor.value"])
+    assert (config.editor.ratio, config.editor.value.lr) == (3.0, 0.5)
 
 
 @pytest.mark.parametrize("choice", ["rome", "memit_blue"])
@@ -67,14 +70,15 @@ def test_the_file(tmp_path: Path) -> None:
     facts = tmp_path / "facts.jsonl"
     model = OmegaConf.create(MODEL)
     editor = OmegaConf.create({"_target_": "editing.Memit", "value": {"lr": 0.5, "steps": 7}, "seed": 3, "number": 5})
-    path = write_tuned(tmp_path, "mine", model, editor, "memit", {"layers": [1], "value.lr": 0.25}, facts, "trial 3")
+    best = {"layers": [1], "value.lr": 0.25}
+    path = write_tuned(tmp_path, "mine", model, editor, "memit", best, facts, "trial 3", ["number"])
     rome = OmegaConf.create({"_target_": "editing.Rome"})
     write_tuned(tmp_path, "mine", model, rome, "rome", {"layer": 4}, facts, "trial 1")
     write_tuned(tmp_path, "mine", model, rome, "rome", {"layer": 5}, facts, "trial 2 of\nanother run")
     assert path == tmp_path / "model/mine.yaml"
     found = yaml.safe_load(path.read_text())
-    # Beside what was found is what it was found beside, and is no default.
-    assert found["tuned"]["memit"]["settings"] == {"value.steps": 7, "layers": [1], "value.lr": 0.25}
+    # Beside what was found is what it was found beside, and is no default, or was named.
+    assert found["tuned"]["memit"]["settings"] == {"value.steps": 7, "number": 5, **best}
     assert found["tuned"]["rome"] == {"target": "editing.Rome", "settings": {"layer": 5}, "facts": str(facts)}
     assert (found["name"], found["dtype"], "device" in found) == ("some/model", "bfloat16", False)
     assert path.read_text().splitlines()[1:3] == ["# editor=memit: trial 3", "# editor=rome: trial 2 of another run"]

@@ -51,8 +51,12 @@ def test_the_ways_have_names() -> None:
         how_of(Memit(after=AfterTreatments(norm_anchor=True)))
     with pytest.raises(SettingsError, match="rule=replay"):
         how_of(Memit(rule="replay"))
-    with pytest.raises(SettingsError, match="position=relation"):
-        how_of(Rome(position="relation"))
+    with pytest.raises(SettingsError, match=r"memit_rounds: with rounds=3 .*; take rounds=1"):
+        how_of(Memit(name="memit_rounds", rounds=3))
+    for of_edits in ({"position": "relation"}, {"ridge": 1.0}, {"homogeneous_keys": False}, {"bare_agreement": 0.5}):
+        with pytest.raises(SettingsError, match=f"{next(iter(of_edits))}={next(iter(of_edits.values()))} is for edits"):
+            how_of(Rome(**of_edits))  # type: ignore[arg-type]
+    assert how_of(Rome(bare_agreement=0.0, tokens_per_coefficient=3)).solver.editor.tokens_per_coefficient == 3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("editor", EDITORS, ids=lambda editor: f"{editor.name}-{len(editor.layers)}")
