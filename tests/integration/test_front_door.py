@@ -77,13 +77,6 @@ def test_modules_of_the_same_names_are_in_nobodys_way(folder: Path) -> None:
     assert python(folder, "-c", code % "', '".join(TAKEN[:4])).strip() == "[]"
 
 
-def test_the_help_begins_with_what_can_be_done(folder: Path) -> None:
-    first = call(folder, "--help").split("== Configuration groups ==")[0]
-    assert first.startswith("corrigenda [job] [group=choice ...] [key=value ...]")
-    for command in ('ask "A prompt" edit=FOLDER', "export FOLDER to=NEW_FOLDER", "data.path=facts.csv"):
-        assert command in first
-
-
 @pytest.fixture
 def additions(folder: Path) -> Path:
     tiny.build("llama").save_pretrained(folder / "model")

@@ -52,11 +52,6 @@ def test_the_demo_installs_no_extra(checkout: Path) -> None:
     assert len(make(checkout, "demo", "TORCH=default")[0]) == 1
 
 
-def test_what_tests_need_is_enough_for_the_demo(checkout: Path) -> None:
-    make(checkout, "setup", "TORCH=default")
-    assert len(make(checkout, "demo", "TORCH=default")[0]) == 1
-
-
 def test_the_cpu_build(checkout: Path) -> None:
     asked, said = make(checkout, "demo", "TORCH=cpu")
     version = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))

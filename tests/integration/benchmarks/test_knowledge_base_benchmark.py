@@ -14,8 +14,6 @@ from corrigenda.knowledge.attached import Attached
 from corrigenda.knowledge.entries import Entry
 from editing.knowledge.how import How
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "knowledge_base.py"
-
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import layers
 import pages
@@ -13,27 +14,8 @@ from corrigenda import Fact, LanguageModel
 SUBJECTS = ("Paris", "Rome", "Big Ben", "the Eiffel tower", "Danielle Darrieux", "England")
 
 
-def known(lm: LanguageModel, subject: str, number: int) -> Fact:
-    """A fact that the model knows: its object is the most likely next word."""
-    prompt = "{} is located in the"
-    with torch.no_grad():
-        logits = lm.model(torch.tensor([lm.tokens(prompt.replace("{}", subject))])).logits[0, -1]
-    answer = next(
-        word for word in map(lm.tokenizer.decode, logits.argsort(descending=True).tolist()) if "<" not in word
-    )
-    return Fact(
-        subject,
-        prompt,
-        "English" if answer != "English" else "Rome",
-        answer,
-        id=f"fact-{number}",
-        paraphrases=(f"where is {subject} ? in the",),
-        neighbourhood=("Italy is located in the",),
-    )
-
-
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: Any) -> list[str]:
     """A tiny model, facts that it knows, and no pass over text; the command's arguments."""
     lm = tiny.build("llama")
 
@@ -74,7 +56,7 @@ def test_a_page_of_a_tiny_model(tmp_path: Path, prepared: list[str]) -> None:
 
 
 def test_a_second_model_stands_beside_the_first(
-    tmp_path: Path, prepared: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared: list[str], known: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layers.REPORT.main(prepared)
     [(first, kept)] = pages.read_data("localization", tmp_path / "docs")["figures"]["models"].items()

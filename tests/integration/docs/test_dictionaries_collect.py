@@ -20,21 +20,7 @@ def test_a_page_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     names = ("Paris", "Rome", "Big Ben")
     facts = [Fact(name, "{} is located in the", "English", "France", id=name) for name in names]
     (path := tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact.to_dict()) + "\n" for fact in facts))
-    asked = [
-        "collect",
-        "--layer",
-        "1",
-        "--tokens",
-        "500",
-        "--sampled",
-        "0",
-        "--data",
-        str(path),
-        "--first",
-        "2",
-        "--facts",
-        "2",
-    ]
+    asked = ["collect", "--data", str(path), *"--layer 1 --tokens 500 --sampled 0 --first 2 --facts 2".split()]
     asked += ["--work", str(tmp_path / "work"), "--docs", str(tmp_path / "docs")]
     dictionaries.REPORT.main([*asked, "--without-control"])
     dictionaries.REPORT.main(["page", "--docs", str(tmp_path / "docs")])

@@ -6,25 +6,14 @@ import ffn_lens
 import pages
 import pytest
 import tiny
-import torch
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import Fact
 
 SUBJECTS = ("Paris", "Rome", "Big Ben", "England")
 
 
-def known(lm: LanguageModel, subject: str, number: int) -> Fact:
-    """A fact that the model knows: its object is the most likely next word."""
-    with torch.no_grad():
-        logits = lm.model(torch.tensor([lm.tokens(f"{subject} is located in the")])).logits[0, -1]
-    words = map(lm.tokenizer.decode, logits.argsort(descending=True).tolist())
-    answer = next(word for word in words if "<" not in word)
-    new = "English" if answer != "English" else "Rome"
-    return Fact(subject, "{} is located in the", new, answer, id=f"fact-{number}")
-
-
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: Any) -> list[str]:
     """A tiny model and facts of which it knows all but one; the command's arguments."""
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
     lm = tiny.build("llama")

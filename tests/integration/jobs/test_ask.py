@@ -76,11 +76,6 @@ def test_what_cannot_be(arguments: list[str], message: str, home: Path) -> None:
     assert message in program.call(home, "ask", PROMPT, *arguments, succeeds=False)
 
 
-def test_an_empty_prompt(home: Path) -> None:
-    assert "job.prompt=' ' must not be empty" in program.call(home, "ask", " ", succeeds=False)
-    assert "job.prompt has no value" in program.call(home, "ask", succeeds=False)
-
-
 def test_export_of_a_model(home: Path, lm: LanguageModel) -> None:
     program.call(home, "export", "an edit=1,2", "to=new model", "model.device=cpu")
     found = load(home / "new model", device="cpu")

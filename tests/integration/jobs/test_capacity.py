@@ -28,5 +28,3 @@ def test_the_job_and_its_resumption(tmp_path: Path) -> None:
     program.call(tmp_path, "resume=first")
     assert summary_in(folder) == summary
     assert (folder / "cases.jsonl").read_text() == lines
-    refused = program.call(tmp_path, "capacity", "job.ways=[grace_wide]", succeeds=False)
-    assert "leave job.ways out and give editor=grace_wide" in refused

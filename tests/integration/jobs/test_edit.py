@@ -1,11 +1,9 @@
 import json
-import re
 import shutil
 from pathlib import Path
 
 import program
 import pytest
-from composed import composed
 from omegaconf import OmegaConf
 from run_parts import (
     SMALL_EDITOR,
@@ -192,43 +190,6 @@ def test_harness_tasks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mode=batch" in refused
 
 
-def test_sequential_scores_twice_and_at_each_checkpoint(home: Path) -> None:
-    folder = home / "sequential"
-    small = ["job.sequential.checkpoints=[1,3]", "job.sequential.every=2", "job.locality.limit=3"]
-    output = run(home, "mode=sequential", "data.limit=4", *small, f"hydra.run.dir={folder}")
-    assert "all edits so far after T of them" in output
-    summary = summary_in(folder)
-    assert [point["t"] for point in summary["curve"]] == [1, 3, 4]
-    assert summary["curve"][-1]["metrics"] == summary["retention"]
-    assert summary["curve"][-1]["fixed"]["preservation"]["n"] == 3
-    assert summary["curve"][-1]["norm"] > summary["curve"][0]["norm"] > 0
-    right_after, at_the_end = list(records_in(folder)), list(records_in(folder, "retention"))
-    assert right_after[-1]["after"]["values"]["efficacy_magnitude"] == pytest.approx(
-        at_the_end[-1]["after"]["values"]["efficacy_magnitude"], abs=1e-5
-    )
-    assert right_after[0]["after"] != at_the_end[0]["after"]
-    assert (folder / "curve.png").stat().st_size > 10_000
-    assert not (folder / "before").exists()
-
-
-def test_a_failed_edit_counts_as_failed_and_stops_nothing(home: Path) -> None:
-    facts = [json.loads(line) for line in (home / "facts.jsonl").read_text().splitlines()[:2]]
-    del facts[0]["target_new"]  # an erasure, which ROME refuses
-    write(home / "erase.jsonl", facts)
-    folder = home / "failed"
-    output = run(home, f"data.path={home / 'erase.jsonl'}", f"hydra.run.dir={folder}")
-    assert re.search(r"failed: fact-0: .*: refused: ", output)
-    summary = summary_in(folder)
-    assert summary["n_failed"] == 1
-    assert list(records_in(folder))[1]["error"] == ""
-
-
-def test_wandb_offline(home: Path) -> None:
-    folder = home / "wandb"
-    run(home, "editor=none", "logger=wandb", "data.limit=1", f"hydra.run.dir={folder}")
-    assert list(folder.glob("wandb/offline-run-*"))
-
-
 def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
     before = (undisturbed / "config.yaml").read_text()
     said = run(home, f"hydra.run.dir={undisturbed}", "seed=5", succeeds=False)
@@ -236,9 +197,3 @@ def test_a_run_is_not_begun_over_another(home: Path, undisturbed: Path) -> None:
     assert (undisturbed / "config.yaml").read_text() == before
     with pytest.raises(FileExistsError, match="holds another run"):
         begin(OmegaConf.create({}), RunFolder(undisturbed))
-
-
-@pytest.mark.parametrize("data", sorted(path.stem for path in (program.RUN.parent / "conf" / "data").glob("*.yaml")))
-def test_only_sets_that_ship_are_the_embedded_one(data: str) -> None:
-    config = composed(f"data={data}")
-    assert (config.data.path == "embedded") == (data in ("embedded", "relations"))

@@ -53,18 +53,3 @@ def test_results_pictures_and_resumption(home: Path) -> None:
     assert summary_in(folder) == summary
     assert Agreement.load(folder / "results" / "agreement").next_tokens.shape == kept.prefixes.shape
     assert "lens" in run(home, "job=runs", f"store={home}")
-
-
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        ("[agreement]", "job.parts: 'agreement' needs triggers before it"),
-        ("[trigers]", "job.parts: there is no part 'trigers'; did you mean triggers"),
-        ("[triggers,triggers]", "job.parts names 'triggers' twice"),
-        ("[]", "job.parts=[] names no part; the parts are values, triggers"),
-    ],
-)
-def test_parts_that_cannot_be(home: Path, parts: str, said: str) -> None:
-    out = run(home, *SMALL, f"job.parts={parts}", "hydra.run.dir=wrong", succeeds=False)
-    assert said in out
-    assert not (home / "wrong" / "config.yaml").exists()

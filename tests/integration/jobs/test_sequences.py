@@ -65,7 +65,10 @@ def test_kept_edits_are_measured_again_and_the_rest_survives_or_not(home: Path) 
     more = ["job.sequential.keep_edits=true", "job.sequential.ends=2", "job.sequential.fine_tuning.steps=2"]
     small = ["job.sequential.fine_tuning.text.tokens=320", "job.sequential.fine_tuning.text.length=16"]
     output = run(home, *more, *small, f"hydra.run.dir={folder}")
+    assert "all edits so far after T of them" in output
     assert "all after fine-tuning on unrelated text" in output
+    assert (folder / "curve.png").stat().st_size > 10_000
+    assert not (folder / "before").exists()
     found = summary_in(folder)
     assert [point["t"] for point in found["curve"]] == [2, 4, 8]
     assert found["batch"] == 2

@@ -29,15 +29,9 @@ def call(home: Path, *overrides: str, model: str = "own", limit: int = 2, succee
 
 
 TUNE = (
-    "job=tune",
-    "editor=memit",
-    "mode=batch",
-    "editor.tokens_per_coefficient=0",
-    "job.trials=5",
-    "job.most_drift=null",
-    "job.metrics=[efficacy_success,neighbourhood_success]",
-    "job.locator.window=2",
-    "job.locator.noise.samples=2",
+    *("job=tune", "editor=memit", "mode=batch", "editor.tokens_per_coefficient=0", "job.trials=5"),
+    *("job.most_drift=null", "job.metrics=[efficacy_success,neighbourhood_success]"),
+    *("job.locator.window=2", "job.locator.noise.samples=2"),
 )
 
 
@@ -119,15 +113,3 @@ def test_scored_facts_are_kept_apart(home: Path, tuned: Path) -> None:
     apart = ["editor=memit", "mode=batch", "editor.tokens_per_coefficient=0", f"data.disjoint_from={tuned}"]
     out = call(home, *apart, succeeds=False)
     assert "fact 'fact-0' ('Danielle Darrieux') would be scored, but the id is among the 2 facts for tuning" in out
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["mode=sequential"], "mode=sequential: settings are tuned with mode=single or mode=batch"),
-        (["editor.layers=auto"], "job=tune finds the layers itself: leave editor.layer=auto"),
-        (["job.model=a/b"], "job.model='a/b' becomes the name of a file"),
-    ],
-)
-def test_what_cannot_be_is_said_at_once(home: Path, overrides: list[str], said: str) -> None:
-    assert said in call(home, *TUNE, *overrides, succeeds=False)

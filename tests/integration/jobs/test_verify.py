@@ -277,8 +277,6 @@ def test_lists_that_cannot_be(home: Path, stub: Any) -> None:
     assert "list.jsonl, line 2, field 'id'" in refused(fact(0), fact(1, id="fact-0"))
     assert "fact 'fact-1' asks to erase" in refused(fact(0), fact(1, target_new=None))
     assert "has no records" in refused()
-    assert "list has no value: give list=..." in program.call(home, "verify", f"url={stub.url}", succeeds=False)
-    assert "url has no value: give url=..." in program.call(home, "verify", "list.jsonl", succeeds=False)
     assert stub.requests == []
     with locked(home / "list-verified" / ".lock"):
         write(home / "list.jsonl", [fact(0)])

@@ -29,6 +29,18 @@ LINES: dict[str, tuple[list[str], str]] = {
     ),
     "ask": (["ask", "model=own"], "job.prompt has no value: give prompt=... (a prompt, or a list of them)"),
     "build": (["build"], "job.folder has no value: give job.folder=... (where the build goes, and what was solved is"),
+    "ask-nothing": (["ask", " "], "job.prompt=' ' must not be empty"),
+    "verify": (["verify", "url=http://x/v1"], "list has no value: give list=..."),
+    "verify-url": (["verify", "list.jsonl"], "url has no value: give url=..."),
+    "capacity": (["capacity", "job.ways=[grace_wide]"], "leave job.ways out and give editor=grace_wide"),
+    "lens": (["job=lens", "job.parts=[agreement]"], "job.parts: 'agreement' needs triggers before it"),
+    "lens-part": (["job=lens", "job.parts=[trigers]"], "job.parts: there is no part 'trigers'; did you mean triggers"),
+    "lens-twice": (["job=lens", "job.parts=[triggers,triggers]"], "job.parts names 'triggers' twice"),
+    "lens-none": (["job=lens", "job.parts=[]"], "job.parts=[] names no part; the parts are values, triggers"),
+    "tune-mode": (["tune", "mode=sequential"], "mode=sequential: settings are tuned with mode=single or mode=batch"),
+    "tune-auto": (["tune", "editor.layer=auto"], "job=tune finds the layers itself: leave editor.layer=auto"),
+    "tune-name": (["tune", "job.model=a/b"], "job.model='a/b' becomes the name of a file"),
+    "sweep": (["editor=rome,memit"], " -m;"),
     "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
     "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
     "model-other": (["model=gpt2"], "smollm2-135m. Any other model is model=own model.name=gpt2"),
@@ -111,6 +123,9 @@ def test_help_names_what_can_be_done_and_chosen_and_no_more(home: Path) -> None:
     said = program.call(home, "help")
     assert said == program.call(home, "--help")
     assert "job: ask, backward, build" in said
+    first = said.split("== Configuration groups ==")[0]
+    for command in (" [job] [group=choice ...] [key=value ...]", 'ask "A prompt" edit=FOLDER', "data.path=facts.csv"):
+        assert command in first
     assert len(said.splitlines()) < 40
 
 

@@ -5,7 +5,7 @@ import tiny
 import torch
 from public_reports import DANIELLE, EIFFEL, logits, low_rank, model, rome
 
-from corrigenda import Edit, LanguageModel, load
+from corrigenda import LanguageModel, load
 from corrigenda.moments.second_moment import second_moment
 from editing import Memit, Rome, ValueSettings
 
@@ -13,12 +13,6 @@ from editing import Memit, Rome, ValueSettings
 @pytest.fixture
 def lm() -> LanguageModel:
     return LanguageModel(model(), tiny.tokenizer(), "tiny")
-
-
-def same(left: Edit, right: Edit) -> bool:
-    """Whether two edits are the same to the bit."""
-    mine, other = left._tensors(), right._tensors()
-    return mine.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in mine.items())
 
 
 @pytest.mark.parametrize("editor", [rome(), Memit(layers=(1, 2), prefixes=("",), value=ValueSettings(steps=4))])

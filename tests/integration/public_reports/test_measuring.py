@@ -137,15 +137,6 @@ def test_the_harness_reads_what_its_own_wrapper_reads() -> None:
     assert ours[0][0] == pytest.approx(sum(log_probs(lm, ids, 4)), abs=1e-4)
 
 
-@pytest.mark.parametrize("argument", ["editor=rome,memit", "data.limit=2,3"])
-def test_values_to_sweep_over_without_a_sweep(argument: str, tmp_path: Path) -> None:
-    """hydra-ecosystem/hydra#126, #573: "rome,memit" was taken for one name."""
-    said = program.call(tmp_path, argument, succeeds=False)
-    assert " -m;" in said
-    assert argument in said
-    assert "Traceback" not in said
-
-
 class Told:
     """A tracker that notes the numbers of the cases that it is told, and stops the program at one of them."""
 

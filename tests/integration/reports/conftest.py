@@ -6,7 +6,7 @@ from pathlib import Path
 
 import program
 import pytest
-import tiny
+from run_parts import make_home, record
 
 from corrigenda.runs.store import Store
 
@@ -16,18 +16,9 @@ SUBJECTS = ("Thomas", "Danielle", "Ben", "river", "tower", "piano", "Rome", "Ber
 @pytest.fixture
 def few_facts(tmp_path: Path) -> list[str]:
     """Writes a tiny model and twelve facts (counterfact.json); how a command of docs/reports is told of both."""
-    tiny.build("llama").save_pretrained(tmp_path / "model")
+    make_home(tmp_path)
     facts = [
-        {
-            "id": f"fact-{number}",
-            "subject": subject,
-            "prompt": "the city of {} is",
-            "target_new": "Rome" if number % 2 else "Berlin",
-            "target_true": "Paris",
-            "paraphrases": [f"{subject} stands in"],
-            "neighbourhood": ["the city of green is"],
-            "generation": [f"{subject} is"],
-        }
+        record(number, subject, target_new="Rome" if number % 2 else "Berlin", target_true="Paris")
         for number, subject in enumerate(SUBJECTS)
     ]
     (tmp_path / "counterfact.json").write_text(json.dumps(facts))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import tiny
+from run_parts import record, write
 from scripts import script
 
 from corrigenda import LanguageModel
@@ -41,19 +42,7 @@ def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    facts = [
-        {
-            "id": f"fact-{number}",
-            "subject": subject,
-            "prompt": "the city of {} is",
-            "target_new": "Rome" if number % 2 else "Berlin",
-            "target_true": "Paris",
-            "paraphrases": [f"{subject} stands in"],
-            "neighbourhood": ["the city of green is"],
-        }
-        for number, subject in enumerate(SUBJECTS)
-    ]
-    (tmp_path / "facts.jsonl").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    write(tmp_path / "facts.jsonl", [record(number, subject) for number, subject in enumerate(SUBJECTS)])
     return [
         *("--data", str(tmp_path / "facts.jsonl"), "--offset", "1", "--facts", "4"),
         *("--work", str(tmp_path / "work"), "--docs", str(tmp_path / "docs")),
@@ -103,17 +92,3 @@ def test_records_are_read_by_the_present_definitions(report: ModuleType, argumen
     data = json.loads((tmp_path / "docs" / "data" / "contexts.json").read_text())
     assert data["figures"]["variants"]["20"]["facts"]["efficacy_magnitude"] == pytest.approx(expected)
     assert data["runs"]["20"] == []  # nothing is noted of them
-
-
-def page(report: ModuleType, facts: dict[str, Any], subjects: list[str], folder: Path, alike: bool = True) -> str:
-    """The page of made-up variants; they may be made in different ways."""
-    variants = {name: {"before": {}, "facts": values, "failed": 0} for name, values in facts.items()}
-    figures = {"model": "m", "data": "d", "first": 1, "last": 20, "subjects": subjects, "variants": variants}
-    figures |= {"timed_alike": [["5", "20"]] if alike else []}
-    machine = {"system": "Linux", "processor": "x86_64", "threads": 1}
-    entry = {"load": [0.1, 0.1]}
-    way = {"code": "c0de", "versions": {"python": "3", "torch": "2", "transformers": "5"}, "machine": machine}
-    runs = {"5": [{"made": 0, **entry}], "20": [{"made": 1, **entry}]}
-    data = report.REPORT.digested({"figures": figures, "runs": runs, "made": [way, way]})
-    [path] = report.REPORT.page(data, folder)
-    return " ".join(path.read_text().split())

@@ -32,18 +32,7 @@ def test_a_model_and_an_editor_beside_others(
     place = [*few_facts[few_facts.index("--store") : few_facts.index("--store") + 4], "--models", "own"]
     own = [one for one in few_facts if one.startswith("model.")]
     small = ["editor.value.steps=2", *SMALL_EDITOR, *SMALL_EVALUATION]
-    facts = [
-        "--file",
-        str(tmp_path / "counterfact.json"),
-        "--first",
-        "2",
-        "--count",
-        "3",
-        "--unseen",
-        "4",
-        "--trials",
-        "2",
-    ]
+    facts = ["--file", str(tmp_path / "counterfact.json"), *"--first 2 --count 3 --unseen 4 --trials 2".split()]
     earlier = pages.Collected({"models": {"smollm2-135m": {"memit": {"kept": 1, "tests": {}, "metrics": {}}}}}, {})
     pages.write_data("tuned", "python docs/reports/tuned.py collect", earlier, tmp_path / "docs")
     tuned.REPORT.main(["collect", *place, "--editors", "rome", *facts, *own, *small, "data.schema=auto"])

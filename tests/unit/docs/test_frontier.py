@@ -1,7 +1,3 @@
-"""docs/frontier.md: what a gate lets through follows from its scores; other questions are no form of the fact's own."""
-
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

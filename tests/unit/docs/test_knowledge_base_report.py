@@ -29,10 +29,6 @@ def test_every_figure_after_has_its_before(tmp_path: Path) -> None:
     assert before.count("|") == after.count("|")
 
 
-def figure(after: float, low: float, high: float) -> dict[str, float]:
-    return {"before": 0.1, "after": after, "low": low, "high": high, "n": 24}
-
-
 def test_the_defaults_are_facts_that_nothing_was_chosen_on() -> None:
     parser = argparse.ArgumentParser()
     report.options(parser)

@@ -1,7 +1,3 @@
-"""docs/leaderboard.*: the table of editors, the jobs, and the files from data alone."""
-
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

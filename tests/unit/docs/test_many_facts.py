@@ -11,10 +11,6 @@ def lines(methods: dict[str, Any], name: str = "zsre", batch: int = 20) -> list[
     return words.rendered("many_facts", {**figures, **report.digest(figures), "provenance": ""}).splitlines()
 
 
-def told(methods: dict[str, Any], name: str = "zsre") -> str:
-    return " ".join(lines(methods, name))
-
-
 def of_forty(share: float, blank: float = 0.0) -> dict[str, Any]:
     """A method after 40 facts, of which it says so many on paraphrases and on prompts."""
 

@@ -12,28 +12,8 @@ import pytest
 import words
 from report import Report
 
-SCRIPTS = (
-    *(
-        "capacity",
-        "circuits",
-        "dictionaries",
-        "learned",
-        "contexts",
-        "entity_relation",
-        "ffn_lens",
-        "frontier",
-        "keys",
-        "knowledge_base",
-        "layers",
-        "leaderboard",
-        "lists",
-        "many_facts",
-        "neurons",
-        "relations",
-        "sequential",
-    ),
-    *("real_models", "rounds", "serving", "speed", "tradeoff", "tuned", "yardsticks"),
-)
+PATHS = (pages.DOCS / "reports").glob("*.py")
+SCRIPTS = sorted(path.stem for path in PATHS if "\nREPORT = " in path.read_text(encoding="utf-8"))
 
 
 def report(script: str) -> Report:

@@ -1,5 +1,3 @@
-"""Options of first steps, and what is found once."""
-
 import argparse
 import time
 from pathlib import Path

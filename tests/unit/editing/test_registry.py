@@ -3,7 +3,6 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import hydra
 import pytest
@@ -14,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import editing
 from corrigenda import Fact, LanguageModel, LowRankEdit
-from editing import FineTune, Rome, Wise, editor_class
+from editing import FineTune, Rome, editor_class
 from editing.registry import EDITORS, EditorRegistry, declaration, presets
 
 TOY = '''
@@ -74,12 +73,6 @@ def test_every_name_stands_for_a_class(name: str) -> None:
     assert editor_class(name) is found
 
 
-def test_presets_are_of_a_class() -> None:
-    assert EDITORS["ft_l"] is EDITORS["ft_m"] is FineTune
-    assert EDITORS["wise_whitened_retrieve"] is EDITORS["wise_paper"] is Wise
-    assert EDITORS.base("rome") == "rome"
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -116,7 +109,8 @@ def test_the_package_exports_what_it_did() -> None:
 def test_an_editor_from_outside_is_one_file(toy: Path) -> None:
     from toy_editor_file import Toy
 
-    assert editing.register("toy")(Toy) is Toy
+    for _ in range(2):  # once more is no matter
+        assert editing.register("toy")(Toy) is Toy
     assert "toy" in EDITORS
     assert EDITORS["toy"] is editor_class("toy") is Toy
     assert "toy" in list(EDITORS)
@@ -125,17 +119,6 @@ def test_an_editor_from_outside_is_one_file(toy: Path) -> None:
     assert torch.equal(edit.delta(1), torch.full((48, tiny.WIDTH), 0.5))
     with pytest.raises(ValueError, match="did you mean toy"):
         editor_class("toyy")
-
-
-def test_as_a_decorator(toy: Path) -> None:
-    @editing.register("mine")
-    class Mine:
-        name = "mine"
-
-        def edit(self, lm: Any, facts: Any) -> Any: ...
-
-    assert EDITORS["mine"] is Mine
-    assert editing.register("mine")(Mine) is Mine  # once more is no matter
 
 
 def test_what_cannot_be_registered(toy: Path) -> None:

@@ -1,8 +1,6 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,14 +12,10 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
-from corrigenda.prompts import encode_target
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
 from eval.evaluation import NOT_FINITE, judged
 from eval.metrics.fluency import ngram_entropy
-from eval.metrics.free_generation import matches_leniently, matches_strictly
-from eval.scoring import teacher_forcing
 from eval.scoring.fitting import jobs_of
-from eval.scoring.probabilities import PromptScore, TargetScore
 
 SMALL = EvalSettings(
     max_new_tokens=6, preservation_tokens=4, fluency_tokens=12, perplexity_windows=3, perplexity_window=16
@@ -52,61 +46,6 @@ ERASE = Fact(
     neighbourhood=("Thomas speaks",),
     locality=(Probe("one two", "three"),),
 )
-
-
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], list[float]]:
-    """A table from prompt and target to the probabilities of its tokens, which stands in for the model's."""
-    table: dict[tuple[str, str], list[float]] = {}
-
-    def look_up(lm: LanguageModel, queries: Sequence[tuple[str, Any, Any]], **_: Any) -> list[PromptScore]:
-        known = {(at, *encode_target(lm.tokenizer, at, target)): values for (at, target), values in table.items()}
-        found = []
-        for prompt, _ids, targets in queries:
-            scores = []
-            for target in targets:
-                tokens = known.get((prompt, *target), [0.125])
-                scores.append(TargetScore(tuple(map(math.log, tokens)), tuple(p > 0.5 for p in tokens)))
-            next_token = torch.tensor(table.get((prompt, "next"), [0.5, 0.25, 0.25])).log()
-            found.append(PromptScore(tuple(scores), next_token))
-        return found
-
-    monkeypatch.setattr(teacher_forcing, "score_tokens", look_up)
-    return table
-
-
-def test_probability_metrics_by_hand(given: dict[tuple[str, str], list[float]]) -> None:
-    stated = "the Eiffel tower is located in Rome. "
-    for prompt, new, true in (
-        (EIFFEL.statement, 0.6, 0.3),
-        (EIFFEL.paraphrases[0], 0.2, 0.5),
-        (EIFFEL.paraphrases[1], 0.4, 0.1),
-        (EIFFEL.neighbourhood[0], 0.1, 0.7),
-        (EIFFEL.neighbourhood[1], 0.5, 0.4),
-        (stated + EIFFEL.neighbourhood[0], 0.6, 0.3),
-        (stated + EIFFEL.neighbourhood[1], 0.3, 0.2),
-    ):
-        given[prompt, "Rome"], given[prompt, "Paris"] = [new], [true]
-    given[EIFFEL.portability[0].prompt, "Italy"] = [0.6, 0.4, 0.9, 0.1]
-    given[EIFFEL.portability[1].prompt, "Italian"] = [0.9]
-    (found,) = measure(tiny.build("llama"), [EIFFEL], SCORES_ONLY)
-    assert found.values == pytest.approx(
-        {
-            "efficacy_success": 1.0,
-            "efficacy_magnitude": 0.3,
-            "paraphrase_success": 0.5,
-            "paraphrase_magnitude": (-0.3 + 0.3) / 2,
-            "neighbourhood_success": 0.5,
-            "neighbourhood_magnitude": (0.6 - 0.1) / 2,
-            "neighbourhood_success_plus": 0.0,
-            "token_accuracy": 1.0,
-            "paraphrase_token_accuracy": 0.0,
-            "portability_token_accuracy": (0.5 + 1) / 2,
-        },
-        abs=1e-9,
-    )
-    summary = Evaluation((Case(EIFFEL, None, found),)).metrics
-    assert summary["score"]["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.5 + 1 / 0.5))
 
 
 PROBABILITY = {"efficacy_success", "efficacy_magnitude"}
@@ -187,19 +126,6 @@ def continuation(lm: LanguageModel, prompt: str) -> list[int]:
     return added
 
 
-def test_no_edit_changes_nothing() -> None:
-    lm = build()
-    facts = [EIFFEL, BEN, THOMAS, INSERT, ERASE]
-    before = measure(lm, facts, SMALL)
-    after = measure(lm, facts, SMALL, before)
-    for old, new in zip(before, after, strict=True):
-        assert new.values["perplexity_drift"] == 0
-        assert new.values.get("preservation", 1) == 1
-        assert new.values.get("neighbourhood_kl", 0) == pytest.approx(0, abs=1e-9)
-        assert new.values.get("locality_kl", 0) == pytest.approx(0, abs=1e-9)
-        assert {key: new.values[key] for key in old.values} == old.values
-
-
 def test_comparison_with_before() -> None:
     lm = build()
     prompts = [*EIFFEL.neighbourhood, *(probe.prompt for probe in EIFFEL.locality), *BEN.neighbourhood]
@@ -221,24 +147,6 @@ def test_comparison_with_before() -> None:
     drift = after[0].values["log_perplexity"] - before[0].values["log_perplexity"]
     assert after[0].values["perplexity_drift"] == pytest.approx(drift)
     assert abs(drift) > 0.005
-
-
-def test_free_generation() -> None:
-    lm = build()
-    words = lm.generate(EIFFEL.statement, SMALL.max_new_tokens).split()
-    later = next(word for word in words[1:] if word != words[0] and word.isalpha() and word not in ("the", "a"))
-    absent = next(word for word in ("guitar", "sport", "violin") if word not in words)
-    unknown = dataclasses.replace(EIFFEL, target_new="nonsense", aliases=(words[0],), portability=())
-    facts = [dataclasses.replace(EIFFEL, target_new=word, portability=()) for word in (words[0], later, absent)]
-    found = [m.values for m in measure(lm, [*facts, unknown], SMALL)]
-    assert [values["free_generation_strict"] for values in found] == [1, 0, 0, 1]
-    assert [values["free_generation_lenient"] for values in found] == [1, 1, 0, 1]
-    for fact, values in zip(facts, found, strict=False):
-        answers = [lm.generate(prompt, SMALL.max_new_tokens) for prompt in fact.paraphrases]
-        strict = [matches_strictly(answer, fact.answers) for answer in answers]
-        lenient = [matches_leniently(answer, fact.answers) for answer in answers]
-        assert values["paraphrase_free_generation_strict"] == sum(strict) / 2
-        assert values["paraphrase_free_generation_lenient"] == sum(lenient) / 2
 
 
 def test_a_target_longer_than_an_answer_has_room_in_it() -> None:
@@ -393,6 +301,7 @@ def test_case_survives_json() -> None:
     assert read.before.values == before[0].values
     assert (read.edit, read.seconds, read.error) == ({"loss": 0.5, "steps": 3}, 1.5, "")
     assert json.dumps(read.to_dict()) == line
+    assert Case.from_dict(whole.to_dict()).to_dict() == whole.to_dict()
     assert Evaluation((read,)).metrics == Evaluation((whole,)).metrics
     alone = Case.from_dict(json.loads(json.dumps(Case(ERASE, None, Measurement(), error="refused").to_dict())))
     assert alone.before is None

@@ -4,13 +4,13 @@ import tiny
 from edits_parts import random_update
 
 from corrigenda import Fact
+from corrigenda.data.side_effects import fact_checks
 from corrigenda.facts import Probe
 from eval import Case, EvalSettings, evaluate
 from eval.leaderboard.recompute import recomputed
 
-SMALL = EvalSettings(
-    max_new_tokens=5, preservation_tokens=4, fluency_tokens=12, perplexity_windows=3, perplexity_window=16
-)
+SHORT = {"max_new_tokens": 5, "preservation_tokens": 4, "fluency_tokens": 12}
+SMALL = EvalSettings(**SHORT, perplexity_windows=3, perplexity_window=16, side_effects=True)
 FACTS = [
     Fact(
         subject,
@@ -44,6 +44,12 @@ def test_what_was_measured_follows_from_the_records() -> None:
             "perplexity_drift",
         } <= again.after.values.keys()
         assert json.dumps(again.to_dict()["after"]) == json.dumps(record["after"])
+        expected = [check["expected"] for check in record["after"]["prompts"]["fact_checks"]]
+        assert expected == [check.expected for check in fact_checks(case.fact)] != []
+    summary = found.metrics
+    assert (summary["negation_rate"]["n"], summary["negation_gain"]["n"]) == (1, 2)
+    assert summary["fact_check_success"]["before"] is not None
+    assert summary["same_subject_kl"]["before"] is None  # it compares with before
 
 
 def test_what_a_record_claims_of_itself_is_not_believed() -> None:

@@ -13,33 +13,10 @@ from omegaconf import OmegaConf
 from jobs.shared.words import long_form, setting
 
 NASTY = (
-    *(
-        "lr=3,seed=0/facts.jsonl",
-        "facts (v2), final.jsonl",
-        "facts#2.jsonl",
-        "me@home.jsonl",
-        "a b  c",
-        "it's",
-        'say "so"',
-    ),
+    *("lr=3,seed=0/facts.jsonl", "facts (v2), final.jsonl", "facts#2.jsonl", "me@home.jsonl", "a b  c", "it's"),
+    *('say "so"', "\\", "a\\'b", "null", "1", "1e5", "true", "-x", "*", "?", "a\nb", "a\tb", "\x1b[31m", "\u202e"),
     *("$HOME", "${seed}", "$(rm x)", "`x`", "a;b|c&d>e", "{a}", "[a]", "a:b", "100%", "東京", "é", "~/x", "~x", "!x"),
-    *(
-        "\\",
-        "a\\'b",
-        "null",
-        "1",
-        "1e5",
-        "true",
-        "-x",
-        "*",
-        "?",
-        "a\nb",
-        "a\tb",
-        "\x1b[31m",
-        "\u202e",
-        "a\udc80",
-        "\xa0",
-    ),
+    *("a\udc80", "\xa0"),
 )
 
 

@@ -1,5 +1,3 @@
-"""``job=capacity``: figures worked out by hand, what was measured is kept, and a random update is told from an edit."""
-
 import json
 import math
 from collections.abc import Sequence

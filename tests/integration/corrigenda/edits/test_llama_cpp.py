@@ -1,7 +1,5 @@
 """llama.cpp itself, with an adapter or a file that was written here, says what the edited model says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tiny

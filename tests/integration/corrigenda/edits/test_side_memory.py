@@ -1,7 +1,3 @@
-"""Side memories and codebooks: who answers, in which rows, and for how long."""
-
-from __future__ import annotations
-
 import pytest
 import tiny
 import torch

@@ -6,13 +6,8 @@ import tiny
 from trackers_parts import CONFIG, told, wandb_settings
 
 from corrigenda import Fact
-from corrigenda.moments.text import Text
 from corrigenda.runs.trackers import step_losses, tracker
-from editing import Editor, FineTune, Grace, Rome, Unrelated, ValueSettings, Wise
-
-TEXT = Text(tokens=640, length=16)
-
-VALUE = ValueSettings(steps=6, lr=0.02, weight_decay=0.0)
+from editing import FineTune
 
 
 def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,26 +23,10 @@ def test_the_real_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(run.rglob("cases*.table.json"))
 
 
-@pytest.mark.parametrize(
-    "editor",
-    [
-        Rome(layer=1, prefix_lengths=((3, 2),), text=TEXT, value=VALUE),
-        FineTune(layer=1, steps=6, epochs=6, lr=0.05, stop=0.0),
-        Grace(layer=1, radius=1e-3, steps=5, stop=0.0),
-        Wise(
-            layer=1, steps=5, lr=20.0, max_norm=1e4, weight=0.01, prefix_lengths=((3, 2),), text=TEXT,
-            unrelated=Unrelated(Text(tokens=192, length=12), prompts=False),
-        ),
-    ],
-    ids=lambda editor: editor.name,
-)  # fmt: skip
-def test_editors_that_learn_by_steps_report_their_losses(
-    editor: Editor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-    lm = tiny.build("llama")
+def test_editors_that_learn_by_steps_report_their_losses() -> None:
+    editor = FineTune(layer=1, steps=6, epochs=6, lr=0.05, stop=0.0)
     facts = [Fact("Big Ben", "{} is in", "Rome"), Fact("the river", "{} stands in the city of", "Paris")]
-    for report in editor.edit(lm, facts).origin.report:
+    for report in editor.edit(tiny.build("llama"), facts).origin.report:
         [(name, losses)] = step_losses({"edit": report})
         assert name == "step_losses"
         assert len(losses) == 6

@@ -1,5 +1,3 @@
-"""``corrigenda train``: killed without warning it ends in the same network; what it refuses."""
-
 import json
 import signal
 import time

@@ -1,5 +1,3 @@
-"""Causal tracing: against a brute-force tracer, the authors' numbers, and by hand."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,3 @@
-"""The controls: nothing, the fact in the context, and a random update of the size of an editor's."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,3 @@
-"""CrispEdit: its change has no part of high curvature, and without one it is fine-tuning."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -11,12 +7,12 @@ import torch
 from editors_parts import bits, same_bits
 from rome_parts import build
 
-from corrigenda import Edit, Fact, LanguageModel, ValueEdit
+from corrigenda import Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.moments import curvature as curvatures
 from corrigenda.moments.curvature import curvature
 from corrigenda.moments.text import Text
-from editing import CrispEdit, EditRefusedError, FineTune, prepare
+from editing import CrispEdit, EditRefusedError, FineTune
 
 FACTS = [
     Fact("Big Ben", "{} stands in", "the city of Rome", "London", id="ben"),
@@ -62,23 +58,6 @@ def test_with_nothing_barred_it_is_fine_tuning(lm: LanguageModel) -> None:
     plain = FineTune(**_shared()).edit(lm, FACTS)
     assert free.norm(1) > 0.1
     torch.testing.assert_close(free.delta(1), plain.delta(1), rtol=1e-2, atol=2e-3)
-
-
-def learned(edit: ValueEdit) -> list[float]:
-    """By how much each fact's loss per token fell, in nats."""
-    return [one["step_losses"][0] - one["loss"] for one in edit.origin.report]
-
-
-def test_facts_are_learned_and_a_saved_edit_goes_on_as_one_in_memory(lm: LanguageModel, tmp_path: Path) -> None:
-    editor = dataclasses.replace(CRISP, gamma=0.3, epochs=60)
-    prepare(editor, lm)
-    first = editor.edit(lm, FACTS[:2])
-    assert min(learned(first)) > 1
-    first.save(tmp_path / "edit")
-    loaded = Edit.load(tmp_path / "edit")
-    both, again = editor.extend(lm, first, FACTS[2:]), editor.extend(lm, loaded, FACTS[2:])
-    assert torch.equal(both.delta(1), again.delta(1))
-    assert learned(both)[2] > 1
 
 
 def test_the_factors_are_taken_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

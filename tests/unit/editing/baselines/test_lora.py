@@ -1,5 +1,3 @@
-"""LoRA and AdaLoRA against PEFT by hand on the whole model, and what of a training must not be left in it."""
-
 import dataclasses
 import json
 from collections.abc import Callable
@@ -10,13 +8,11 @@ import peft
 import pytest
 import tiny
 import torch
-from editors_parts import bits, confident, said, same_bits
-from interventions_parts import hooks
+from editors_parts import confident
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit
 from corrigenda.errors import SettingsError
-from corrigenda.forward.partial import PartialForward
 from editing import AdaLora, FineTune, Lora
 from editing.shared.training_facts import TrainingFacts
 
@@ -88,31 +84,6 @@ def test_adalora_is_what_peft_trains(family: str) -> None:
         torch.testing.assert_close(edit.delta(layer), expected[layer].float(), atol=1e-6, rtol=1e-4)
     assert not any(delta.any() for layer, delta in expected.items() if layer not in edit.factors)
     assert sum(left.shape[1] for left, _ in edit.factors.values()) == 4
-
-
-@pytest.mark.parametrize("editor", [LORA, ADALORA], ids=["lora", "adalora"])
-def test_the_edit_is_an_adapter(editor: Any, tmp_path: Path) -> None:
-    lm = tiny.build("llama")
-    edit = editor.edit(lm, FACTS)
-    edit.to_peft(tmp_path)
-    adapted: Any = peft.PeftModel.from_pretrained(tiny.build("llama").model, str(tmp_path))
-    batch = lm.batch([lm.tokens(BEN.statement)])
-    with edit.applied(lm):
-        torch.testing.assert_close(adapted(**vars_of(batch)).logits, lm.model(**vars_of(batch)).logits)
-
-
-def vars_of(batch: Any) -> dict[str, Tensor]:
-    return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-
-
-def test_facts_are_learned_and_the_answer_ends() -> None:
-    lm = confident()
-    edit = Lora(layers=(1, 2), lr=0.02, epochs=60).edit(lm, FACTS)
-    assert all(figures["loss"] <= 0.02 for figures in edit.origin.report)
-    assert edit.origin.report[0]["passes"] < 60
-    with edit.applied(lm):
-        for fact in FACTS:
-            assert lm.generate(fact.statement, 8) == fact.target_new
 
 
 def test_one_fact_takes_steps_and_not_epochs() -> None:
@@ -193,39 +164,6 @@ def test_settings_that_cannot_be() -> None:
         AdaLora(warm_up=0.5, settle=0.5)
     with pytest.raises(EditRefusedError, match="1 steps are too few to share out rank in"):
         AdaLora(steps=1).edit(tiny.build("llama"), [BEN])
-
-
-@pytest.mark.parametrize("editor", [LORA, ADALORA], ids=["lora", "adalora"])
-def test_nothing_is_left_in_the_model(editor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an edit, and after one that failed while it was trained; torch's own generator goes on as before."""
-    lm = tiny.build("gpt2")
-    before, plain, own, draws = bits(lm), said(lm), set(vars(lm.model)), torch.random.get_rng_state()
-    modules, trained = list(lm.model.modules()), [one.requires_grad for one in lm.model.parameters()]
-
-    def untouched() -> None:
-        assert same_bits(lm, before)
-        assert torch.equal(said(lm), plain)
-        assert set(vars(lm.model)) == own
-        assert [id(one) for one in lm.model.modules()] == [id(one) for one in modules]
-        assert [one.requires_grad for one in lm.model.parameters()] == trained
-        assert torch.equal(torch.random.get_rng_state(), draws)
-        assert hooks(lm) == 0
-
-    editor.edit(lm, FACTS)
-    untouched()
-    calls, whole = [], PartialForward.logits
-
-    def failing(self: PartialForward, *args: Any, **kwargs: Any) -> Tensor:
-        calls.append(1)
-        if len(calls) == 3:
-            raise RuntimeError("in the middle")
-        return whole(self, *args, **kwargs)
-
-    monkeypatch.setattr(PartialForward, "logits", failing)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        editor.edit(lm, FACTS)
-    monkeypatch.undo()
-    untouched()
 
 
 def test_default_layers() -> None:

@@ -1,5 +1,3 @@
-"""Edits of an earlier run, taken up again."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

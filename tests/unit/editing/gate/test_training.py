@@ -150,20 +150,6 @@ def test_it_learns_the_question_and_not_the_subject() -> None:
     assert recall(functional.gelu(x[tried] @ a) @ b, others) > 0.9
 
 
-def test_a_gate_by_half_of_the_question_fails_where_it_must() -> None:
-    asked = questions(3, 3, 2)
-    one_hot = {
-        name: functional.one_hot(training.number_of([getattr(q, name) for q in asked])).float()
-        for name in ("subject", "relation")
-    }
-    by_subject, by_relation = (Scores.of(one_hot[name], asked) for name in ("subject", "relation"))
-    assert by_subject.threshold(0.01) == 1
-    assert by_subject.shares() == dict.fromkeys(("1%", "5%", "10%"), 0)
-    assert by_relation.shares() == dict.fromkeys(("1%", "5%", "10%"), 1)
-    first, other = one_hot["relation"][:2]  # the same form about two subjects: the subject's words have to be asked for
-    assert float(first @ other) == 1
-
-
 def test_batches_have_several_forms_of_each_relation_once_and_half_are_of_the_facts() -> None:
     asked = [*questions(5, 6, 3), AskedPrompt("lonely", "f", "s", "p")]
     rows, labels = Batches(asked, {"r4", "lonely"}, GateTraining(relations=4, forms=3)).draw()

@@ -1,5 +1,3 @@
-"""MALMEN: the normal equation by hand, and the gradient that goes through it."""
-
 import pytest
 import torch
 from editors_parts import TONGUE, TOWER

@@ -1,5 +1,3 @@
-"""`HypernetworkTraining`: what it trains on, its losses by hand, and that it goes on where it was cut short."""
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""GRACE: the published rules for balls, and what a codebook's values do."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -221,14 +217,3 @@ def test_contradiction_and_repetition(lm: LanguageModel) -> None:
     assert edit.state.labels == ("Berlin",)
     with edit.applied(lm):
         assert loss(lm, later) < loss(lm, EIFFEL)
-
-
-def test_beside_quantised_weights() -> None:
-    """The matrices can be neither read nor written, and need not be."""
-    lm = tiny.quantised()
-    with pytest.raises(ValueError, match="quantised"):
-        _ = lm.memory(2).values
-    plain = loss(lm, EIFFEL)
-    with grace().edit(lm, [EIFFEL]).applied(lm):
-        assert loss(lm, EIFFEL) < plain - 0.5
-    assert loss(lm, EIFFEL) == plain

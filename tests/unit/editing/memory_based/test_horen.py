@@ -1,7 +1,3 @@
-"""`Horen` and `HopfieldEdit`: the step of the network, who answers and where, by hand."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

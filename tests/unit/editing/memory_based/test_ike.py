@@ -1,7 +1,3 @@
-"""`Ike`: the demonstrations by hand, in the published form; what it refuses."""
-
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections import Counter

@@ -1,5 +1,3 @@
-"""MELO: its rules and its routing by hand, its blocks by plain training of the whole model."""
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,3 @@
-"""`Memoir`: masks and steps by the published rule, and what becomes of entries when facts are added."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -168,9 +164,3 @@ def test_a_loss_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(RowsForward, "nll", broken)
     with pytest.raises(EditRefusedError, match="'tower': the loss is not finite"):
         memoir().edit(tiny.build("llama"), [TOWER])
-
-
-def test_beside_quantised_weights() -> None:
-    lm = tiny.quantised()
-    report = memoir(lr=5.0).edit(lm, [TOWER]).origin.report[0]
-    assert report["loss"] < report["step_losses"][0]

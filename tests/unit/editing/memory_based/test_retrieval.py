@@ -1,7 +1,3 @@
-"""`Retrieve`: its statements and keys, and what becomes of them when facts are added."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Edits that version 0.1 saved, with what their editors went on from inside the edit itself."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,3 @@
-"""`Scoped`: values by the formula, keys by the gate, and what becomes of entries when facts are added."""
-
-from __future__ import annotations
-
 import dataclasses
 import re
 import warnings

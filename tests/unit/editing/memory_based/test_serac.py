@@ -1,5 +1,3 @@
-"""`Serac`: its losses by hand, its training, and what its memory does with it."""
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,3 @@
-"""`TPatcher`: where neurons begin, the losses, and what becomes of neurons when facts are added; by hand."""
-
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -180,8 +176,3 @@ def test_a_loss_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(RowsForward, "nll", lambda _self, added: added.sum((1, 2)) * torch.nan)
     with pytest.raises(EditRefusedError, match="'tower': the loss is not finite"):
         patcher().edit(build("llama"), [TOWER])
-
-
-def test_beside_quantised_weights() -> None:
-    [report] = patcher(layer=2).edit(tiny.quantised(), [TOWER]).origin.report
-    assert report["loss"] < report["step_losses"][0]

@@ -91,10 +91,10 @@ def test_marks_and_places_are_of_the_corrected_tests(tmp_path: Path, make_run: A
     make_run("memit", share(23))
     make_run("finetune", share(4))
     board = only_board(tmp_path)
-    [test] = [
-        one for one in board.tests if one.metric == board.ranked_by and {one.left, one.right} == {"rome", "memit"}
-    ]
-    assert test.comparison.p < 0.05 < test.p_holm
+    tests = {one.metric: one for one in board.tests if {one.left, one.right} == {"rome", "memit"}}
+    assert tests[board.ranked_by].comparison.p < 0.05 < tests[board.ranked_by].p_holm
+    success = tests["efficacy_success"].comparison
+    assert (success.test, success.n, success.p) == ("McNemar", 40, pytest.approx(2 / 2**7))
     rows = {row.label: row for row in board.rows}
     assert [rows[name].behind for name in ("rome", "memit", "finetune")] == [(), (), ("rome", "memit")]
     marks = [rows[name].cells[board.ranked_by].mark for name in ("rome", "memit", "finetune")]

@@ -20,6 +20,7 @@ FACT = Fact(
     "{} is in",
     "New York",
     "Paris",
+    aliases=("Big Apple",),
     locality=(Probe("one", "two", (), "numbers"), Probe("red", "blue", (), "colours"), Probe("red", "blue")),
     portability=(Probe("so it is in", "America", ("the USA",), "hops"), Probe("there they speak", "English")),
 )
@@ -65,18 +66,6 @@ def test_without_an_old_object_there_is_no_success() -> None:
     assert METRICS.computed(None, found) == {"token_accuracy": 1.0}
 
 
-def test_score_is_the_harmonic_mean_of_means() -> None:
-    parts = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
-    rows = ((1.0, 0.5, 1.0), (1.0, 0.0, 0.5))
-    cases = [Case(FACT, None, Measurement(values=dict(zip(parts, row, strict=True)))) for row in rows]
-    cases.append(Case(FACT, None, Measurement(values={"efficacy_success": 0.0})))  # without the others: in no score
-    found = Evaluation(tuple(cases)).metrics["score"]
-    assert found["after"] == pytest.approx(3 / (1 / 1 + 1 / 0.25 + 1 / 0.75))
-    assert found["n"] == 2
-    assert METRICS["score"].aggregate([[1.0], [0.0], [1.0]]) == 0
-    assert value("score", Measurement()) is None
-
-
 def test_ten_edits_that_all_succeed_are_no_proof() -> None:
     """Exact bounds for shares: p^10 = 0.025, and 0.025 / 3 for each part of S. A magnitude is no share."""
     parts = ("efficacy_success", "paraphrase_success", "neighbourhood_success")
@@ -109,7 +98,7 @@ def test_token_accuracy() -> None:
 def test_free_generation() -> None:
     found = Measurement(
         {
-            "prompt": [ScoredPrompt("x", answer=" the new york harbour")],
+            "prompt": [ScoredPrompt("x", answer=" the big apple, by night")],
             "paraphrases": [ScoredPrompt("x", answer="in New York"), ScoredPrompt("x", answer="New Yorkshire")],
             "portability": [ScoredProbe("x", answer="the USA!"), ScoredProbe("x", answer="American English")],
         }

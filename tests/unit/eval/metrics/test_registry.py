@@ -12,20 +12,6 @@ from eval.protocols.curves import curve_columns
 
 ACCURACIES = ("token_accuracy", "free_generation_strict", "free_generation_lenient")
 
-# The keys that the design names, for every file, table and API.
-DESIGN = (
-    *("efficacy_success", "efficacy_magnitude", "paraphrase_success", "paraphrase_magnitude"),
-    *("neighbourhood_success", "neighbourhood_magnitude", "score", *ACCURACIES),
-    *(f"{prefix}{key}" for prefix in ("paraphrase_", "portability_") for key in ACCURACIES),
-    *("preservation", "neighbourhood_kl", "neighbourhood_success_plus", "fluency", "perplexity_drift"),
-    *("locality_token_agreement", "log_perplexity", "locality_kl", "blank_answers", "windows_activated"),
-    *("negation_rate", "negation_gain", "fact_check_success", "fact_check_magnitude"),
-    *("answer_kept", "answer_kept_object", "answer_kept_word", "first_token_kept", "bleed"),
-    *(f"{key}_{kind}" for kind in ("same_subject", "running_text") for key in ("answer_kept", "bleed")),
-    *("native_consistency", "native_consistency_neighbourhood"),
-    *("reversal_accuracy", "reversal_gain", "same_subject_preservation", "same_subject_kl", "running_text_kl"),
-)
-
 
 def toy(key: str = "toy", **more: Any) -> Metric:
     declared = {"title": "a toy", "unit": "%", "better": "high", "needs": (Needs("probabilities", ("prompt",)),)}
@@ -41,13 +27,6 @@ REAL_USE = {
     )
     for way in ("match", "judged")
 }
-JUDGE = {f"judge_{name}" for name in ("agreement", "match_right", "says_right", "kappa", "compared", "unread")}
-
-
-def test_all_keys_of_the_design_are_declared() -> None:
-    assert set(METRICS) == {*DESIGN, *REAL_USE, *JUDGE}
-    assert list(METRICS)[:7] == [*DESIGN[:7]]
-    assert all(metric.key == key for key, metric in METRICS.items())
 
 
 def test_what_an_edit_should_change() -> None:

@@ -1,7 +1,3 @@
-"""WISE: the pieces by hand, and on tiny models what an edit promises."""
-
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
