@@ -6,10 +6,9 @@ import layers
 import pages
 import pytest
 import tiny
-import torch
 from stand_ins import identity_moments
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import Fact
 
 SUBJECTS = ("Paris", "Rome", "Big Ben", "the Eiffel tower", "Danielle Darrieux", "England")
 
