@@ -43,8 +43,7 @@ def asked(lm: LanguageModel, i: int) -> tuple[list[int], int]:
     return ids, max(place for place, token in enumerate(ids) if token == word)
 
 
-def test_a_map_is_the_mean_of_what_samples_give() -> None:
-    lm = tiny.build("llama")
+def test_a_map_is_the_mean_of_what_samples_give(lm: LanguageModel) -> None:
     samples = states(lm, FACTS, OTHERS, (0, 2))
     maps = affine_maps(lm, samples)
     for layer in (0, 2):
@@ -67,8 +66,7 @@ def test_a_map_is_the_mean_of_what_samples_give() -> None:
         assert torch.allclose(maps.held_out_biases[0, place], (biases[1] + biases[2]) / 2, atol=1e-3)
 
 
-def test_a_model_in_half_precision_has_a_map_in_float32() -> None:
-    lm = tiny.build("llama")
+def test_a_model_in_half_precision_has_a_map_in_float32(lm: LanguageModel) -> None:
     whole = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))
     lm.model.bfloat16()
     found = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))

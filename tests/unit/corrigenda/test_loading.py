@@ -263,8 +263,7 @@ def test_fingerprint_is_that_of_the_weights(llama: LanguageModel, folder: Path) 
     assert changed.fingerprint != llama.fingerprint
 
 
-def test_fingerprint_is_that_of_the_unedited_model() -> None:
-    lm = tiny.build("llama")
+def test_fingerprint_is_that_of_the_unedited_model(lm: LanguageModel) -> None:
     edit = low_rank(lm, 0, {1: 2})  # which asks for the fingerprint
     plain = lm.fingerprint
     with edit.applied(lm):

@@ -130,8 +130,7 @@ def test_shared_recording_within_limits(family: str) -> None:
     assert_equal_recordings(forward.record([1], at), record(lm, batch, [1], at))
 
 
-def test_shared_tokens_run_once() -> None:
-    lm = tiny.build("llama")
+def test_shared_tokens_run_once(lm: LanguageModel) -> None:
     rows = SHARING["two heads and a loner"]
     ran: list[tuple[int, ...]] = []
     handle = lm.architecture.block(0).register_forward_pre_hook(
@@ -162,8 +161,7 @@ def test_masked_model_shares_nothing() -> None:
         assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
 
 
-def test_only_whole_rows_are_recorded() -> None:
-    lm = tiny.build("llama")
+def test_only_whole_rows_are_recorded(lm: LanguageModel) -> None:
     batch = lm.batch(SHARING["one head"])
     partial = PartialForward(lm, record(lm, batch, [2]), 2, torch.tensor([1, 1, 1]))
     with pytest.raises(ValueError, match="starts at 2"):

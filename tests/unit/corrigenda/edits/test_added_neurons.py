@@ -130,9 +130,8 @@ def test_in_a_partial_forward() -> None:
         torch.testing.assert_close(start.logits(last), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_beside_a_change_of_the_values() -> None:
+def test_beside_a_change_of_the_values(lm: LanguageModel) -> None:
     """A weight edit of the same layer changes what its own neurons answer, and not what the added ones do."""
-    lm = tiny.build("llama")
     edit, values = made(lm), low_rank(lm, 3, {LAYER: 2})
     batch = lm.batch([lm.tokens(PROMPTS[0])])
     outputs: list[Tensor] = []

@@ -131,9 +131,8 @@ def test_no_entries_and_silent_prompts_are_bit_for_bit_the_base(dtype: torch.dty
     assert torch.equal(forward_logits(lm, spoken), before)
 
 
-def test_what_follows_a_prompt_is_not_asked() -> None:
+def test_what_follows_a_prompt_is_not_asked(lm: LanguageModel) -> None:
     """An entry's own prompt as a continuation does not make it speak; in one pass, decoded, and after a cache."""
-    lm = tiny.build("llama")
     edit = attached(lm)
     first, then = lm.tokens(SILENT[1]), lm.tokens(SPOKEN[0])
     plain = forward_logits(lm, lm.batch([first + then]))[0]
@@ -154,8 +153,7 @@ def test_what_follows_a_prompt_is_not_asked() -> None:
         assert distance(follow.logits[0], expected[len(then) :]) < TOLERANCE
 
 
-def test_only_the_furthest_above_their_thresholds_speak() -> None:
-    lm = tiny.build("llama")
+def test_only_the_furthest_above_their_thresholds_speak(lm: LanguageModel) -> None:
     [layer] = attached(lm, size=100.0).layers
     low = layer.thresholds - 0.01
     twins: dict[str, Any] = {"keys": layer.keys.repeat(2, 1), "values": layer.values.repeat(2, 1)}
@@ -176,9 +174,8 @@ def test_describe() -> None:
     assert "layer 1 has 2 entries, thresholds 0.94 to 0.95; layer 2" in edit.describe()
 
 
-def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
+def test_activated_tells_in_which_rows_an_entry_spoke(lm: LanguageModel) -> None:
     """Each row once, though two layers decide, and also in forwards that nobody told anything."""
-    lm = tiny.build("llama")
     expected = [prompt in SPOKEN for prompt in PROMPTS]
     with attached(lm, LAYERS).applied(lm):
         with activated(lm) as seen:
@@ -192,8 +189,7 @@ def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
         assert seen.rows == (True,)
 
 
-def test_entries_of_other_shapes() -> None:
-    lm = tiny.build("llama")
+def test_entries_of_other_shapes(lm: LanguageModel) -> None:
     [layer] = attached(lm).layers
     for changes, message in (
         ({"thresholds": torch.zeros(3)}, r"layer 1 do not fit one another: .*thresholds \(3,\)"),

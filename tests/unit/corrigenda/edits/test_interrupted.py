@@ -9,12 +9,11 @@ from typing import Any
 
 import faults
 import pytest
-import tiny
 import torch
 from edits_parts import KINDS, SOME, Make, build, experts, low_rank, same, scaled, state
 from torch import Tensor
 
-from corrigenda import Edit
+from corrigenda import Edit, LanguageModel
 
 
 @pytest.fixture(autouse=True)
@@ -153,9 +152,8 @@ def test_every_kind_at_every_step(check: Callable[..., None], make: Make, fault:
 
 
 def test_the_error_of_the_block_is_the_one_that_is_seen(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lm = tiny.build("llama")
     edit, clean = low_rank(lm, 1), state(lm)
 
     def run() -> None:
@@ -172,9 +170,8 @@ def test_the_error_of_the_block_is_the_one_that_is_seen(
     assert same(state(lm), clean)
 
 
-def test_what_is_half_written_is_finished_before_the_next_edit() -> None:
+def test_what_is_half_written_is_finished_before_the_next_edit(lm: LanguageModel) -> None:
     """Not even bringing back can write: both calls that come after it are right, and nobody warns of values by hand."""
-    lm = tiny.build("llama")
     first, second, clean = low_rank(lm, 1), low_rank(lm, 3), state(lm)
     second.apply(lm)
     only_second = state(lm)

@@ -87,9 +87,8 @@ def test_who_speaks_and_what_is_added(family: str) -> None:
         assert float((own - now).abs().max()) > 1e-2
 
 
-def test_what_follows_a_prompt_keeps_its_entry() -> None:
+def test_what_follows_a_prompt_keeps_its_entry(lm: LanguageModel) -> None:
     """The masks are asked at the prompt; the answer's tokens are answered for as the prompt's."""
-    lm = tiny.build("llama")
     edit, ids = made(lm), lm.tokens(PROMPTS[0])
     longer = [*ids, *lm.tokens("Rome is")[-2:]]
     with edit.applied(lm):
@@ -97,9 +96,8 @@ def test_what_follows_a_prompt_keeps_its_entry() -> None:
     torch.testing.assert_close(taught, by_hand(lm, edit, longer, 0), rtol=1e-4, atol=1e-4)
 
 
-def test_how_much_of_a_mask_has_to_be_met() -> None:
+def test_how_much_of_a_mask_has_to_be_met(lm: LanguageModel) -> None:
     """An entry that shares some indices with a prompt's mask: it speaks up to that share, and not above."""
-    lm = tiny.build("llama")
     edit, ids = made(lm), lm.tokens(PROMPTS[3])
     own = mask(lm, ids, edit.background, edit.permutation)
     shared = max(len(own & set(row.nonzero()[:, 0].tolist())) for row in edit.masks)
@@ -110,15 +108,13 @@ def test_how_much_of_a_mask_has_to_be_met() -> None:
         assert seen.rows == (speaks,)
 
 
-def test_a_prompt_of_one_token_has_no_mask() -> None:
-    lm = tiny.build("llama")
+def test_a_prompt_of_one_token_has_no_mask(lm: LanguageModel) -> None:
     with replace(made(lm), threshold=1e-6).applied(lm), activated(lm) as seen:
         forward_logits(lm, lm.batch([lm.tokens("Thomas")[:1]]))
     assert seen.rows == (False,)
 
 
-def test_what_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_what_is_refused(lm: LanguageModel) -> None:
     edit = made(lm)
     for changes, said in (
         ({"background": torch.zeros(3)}, "do not fit one another: delta"),

@@ -73,9 +73,8 @@ def test_by_hand() -> None:
     torch.testing.assert_close(left @ right, s[0] * u[:, :1] @ v[:1])
 
 
-def test_it_is_an_edit_like_any_other(tmp_path: Path) -> None:
+def test_it_is_an_edit_like_any_other(lm: LanguageModel, tmp_path: Path) -> None:
     """Applied, reverted, saved, loaded, written for PEFT; and what its parts reported of themselves is gone."""
-    lm = tiny.build("llama")
     parts = edits(lm)
     edit = LowRankEdit.merged(parts)
     batch = lm.batch([lm.tokens(FACTS[0].statement)])
@@ -96,8 +95,7 @@ def test_it_is_an_edit_like_any_other(tmp_path: Path) -> None:
     torch.testing.assert_close(adapted(input_ids=batch.input_ids).logits, after)
 
 
-def test_what_cannot_be_merged() -> None:
-    lm = tiny.build("llama")
+def test_what_cannot_be_merged(lm: LanguageModel) -> None:
     first, second = edits(lm)
     other, context = edits(tiny.build("llama", seed=1))[1], ContextEdit(first.origin, "It is so.")
     refused: list[tuple[type[Exception], str, list[Edit], dict[str, Any]]] = [

@@ -46,8 +46,7 @@ def test_each_look_is_a_whole_forward(family: str) -> None:
             write(lm, layer)  # what it will be found with from above
 
 
-def test_what_has_been_reached_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_what_has_been_reached_does_not_run_again(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
     run: list[tuple[int, int]] = []  # of each layer how many rows
     for number, block in enumerate(lm.architecture.blocks):

@@ -2,7 +2,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import ContextLengthError
+from corrigenda import ContextLengthError, LanguageModel
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -28,8 +28,7 @@ def test_at_the_mask_of_a_masked_model() -> None:
     assert lm.next_tokens("the <unk> is in Paris", 1)[0][0] == lm.tokenizer.decode([best])
 
 
-def test_what_cannot_be_asked() -> None:
-    lm = tiny.build("llama")
+def test_what_cannot_be_asked(lm: LanguageModel) -> None:
     with pytest.raises(ContextLengthError):
         lm.next_tokens("the " * 100)
     with pytest.raises(ValueError, match="most"):

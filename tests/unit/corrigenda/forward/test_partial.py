@@ -102,8 +102,7 @@ def test_rows_go_on_beyond_the_recording(family: str) -> None:
         assert distance(logits[row, : len(tails[row])], expected) < TOLERANCE
 
 
-def test_some_of_the_rows_that_share_a_beginning_are_recorded() -> None:
-    lm = tiny.build("llama")
+def test_some_of_the_rows_that_share_a_beginning_are_recorded(lm: LanguageModel) -> None:
     batch = lm.batch([[5, 6, 7, 8, 9], [5, 6, 7, 10, 11, 12], [13, 14]])
     shared = record_shared(lm, batch, layers=[1])
     some = shared.rows(torch.tensor([2, 0])).record([1])
@@ -113,8 +112,7 @@ def test_some_of_the_rows_that_share_a_beginning_are_recorded() -> None:
     assert some.batch.lengths.tolist() == [2, 5]
 
 
-def test_logits_at_a_mask() -> None:
-    lm = tiny.build("llama")
+def test_logits_at_a_mask(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     mask = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     mask[0, 7:9] = mask[2, 11] = True
@@ -131,8 +129,7 @@ def test_can_be_run_again() -> None:
     assert torch.equal(partial.logits(), partial.logits())
 
 
-def test_blocks_are_themselves_again_after_an_error() -> None:
-    lm = tiny.build("llama")
+def test_blocks_are_themselves_again_after_an_error(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     before = forward_logits(lm, batch)
     partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([6, 2, 3, 5]))
@@ -150,8 +147,7 @@ def test_masked_model_says_once_that_it_runs_all_positions() -> None:
     assert PartialForward(lm, recording, 1, torch.tensor([3, 3, 3, 3])).start.tolist() == [0, 0, 0, 0]
 
 
-def test_start_outside_the_row() -> None:
-    lm = tiny.build("llama")
+def test_start_outside_the_row(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     with pytest.raises(ValueError, match="outside"):
         PartialForward(lm, record(lm, batch, layers=[1]), 1, torch.tensor([9, 0, 0, 0]))

@@ -5,7 +5,7 @@ import tiny
 import torch
 from edits_parts import random_update
 
-from corrigenda import Fact, Origin, SideMemoryEdit
+from corrigenda import Fact, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.forward.generation import decode
 from corrigenda.forward.prompt_caches import PromptCaches
 from corrigenda.forward.recording import record
@@ -32,8 +32,7 @@ def test_it_goes_on_as_from_the_prompts(family: str) -> None:
         assert decode(lm, tokens[:1], 6, start=caches) == decode(lm, tokens[:1], 6)
 
 
-def test_where_rows_may_go_different_ways_there_is_none() -> None:
-    lm = tiny.build("llama")
+def test_where_rows_may_go_different_ways_there_is_none(lm: LanguageModel) -> None:
     memory, tokens = lm.memory(1), [lm.tokens(prompt) for prompt in PROMPTS]
     origin = Origin(lm.name, lm.fingerprint, "test")
     edit = SideMemoryEdit.of(memory, origin, torch.zeros(1, *memory.values.shape), torch.ones(1))

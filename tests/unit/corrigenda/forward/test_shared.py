@@ -61,8 +61,7 @@ def test_everything_comes_out_as_without(family: str, monkeypatch: pytest.Monkey
     assert held[:4] == [True] * 4
 
 
-def test_the_start_is_run_once() -> None:
-    lm = tiny.build("llama")
+def test_the_start_is_run_once(lm: LanguageModel) -> None:
     with ContextEdit(Origin(lm.name, lm.fingerprint, "test"), CONTEXT).applied(lm):
         tokens = [lm.tokens(prompt) for prompt in PROMPTS]
         start = SharedStart(lm, tokens)
@@ -77,8 +76,7 @@ def test_the_start_is_run_once() -> None:
         assert start.weight(start.length + 10) == 10 + start.length // 8
 
 
-def test_what_some_prompts_begin_with_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_what_some_prompts_begin_with_is_run_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     stated = [
         "Danielle speaks red green blue and the river is in Rome . ",
         "Thomas is in the tower and one two three . ",
@@ -98,8 +96,7 @@ def test_what_some_prompts_begin_with_is_run_once(monkeypatch: pytest.MonkeyPatc
             assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
 
 
-def test_where_there_is_nothing_to_share() -> None:
-    lm = tiny.build("llama")
+def test_where_there_is_nothing_to_share(lm: LanguageModel) -> None:
     alike = [[*range(5, 5 + LEAST), end] for end in (7, 8)]
     assert SharedStart(lm, alike).length == LEAST
     assert SharedStart(lm, alike[:1]).length == 0  # nothing is gained
@@ -109,8 +106,7 @@ def test_where_there_is_nothing_to_share() -> None:
     assert SharedStart(tiny.build("bert"), alike).length == 0
 
 
-def test_routed_edits_decide_on_whole_prompts() -> None:
-    lm = tiny.build("llama")
+def test_routed_edits_decide_on_whole_prompts(lm: LanguageModel) -> None:
     alike = [[*range(5, 5 + LEAST), end] for end in (7, 8)]
     memory = lm.memory(1)
     edit = SideMemoryEdit.of(

@@ -56,8 +56,7 @@ def test_unfolded_and_folded_equal_the_ffn(family: str) -> None:
             torch.testing.assert_close(folded.factor[0].T, memory.keys)
 
 
-def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
-    lm = tiny.build("llama")
+def test_a_layer_with_fewer_neurons_shares_the_entries(lm: LanguageModel) -> None:
     mlp = lm.architecture.block(1).mlp
     for name in ("up_proj", "gate_proj", "down_proj"):
         weight = getattr(mlp, name).weight
@@ -71,8 +70,7 @@ def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
         assert off(unfolded[layer](hidden), output) < 1e-5
 
 
-def test_thresholds_of_a_gated_ffn_with_biases() -> None:
-    lm = tiny.build("llama")
+def test_thresholds_of_a_gated_ffn_with_biases(lm: LanguageModel) -> None:
     mlp, draw = lm.architecture.block(2).mlp, torch.Generator().manual_seed(1)
     for module in (mlp.up_proj, mlp.gate_proj, mlp.down_proj):
         module.bias = torch.nn.Parameter(torch.randn(module.out_features, generator=draw))

@@ -24,8 +24,7 @@ def lora(model: torch.nn.Module) -> torch.nn.Module:
     return get_peft_model(model, config)  # type: ignore[arg-type]
 
 
-def test_a_model_with_an_adapter_inside_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_a_model_with_an_adapter_inside_is_refused(lm: LanguageModel) -> None:
     inside = r"has a PEFT adapter inside .*merge it first, model = peft_model\.merge_and_unload\(\)"
     wrapped = lora(lm.model)
     for model in (wrapped, wrapped.base_model.model):
@@ -37,8 +36,7 @@ def test_a_model_with_an_adapter_inside_is_refused() -> None:
     assert merged.generate(PROMPT, 2)
 
 
-def test_no_edit_is_lost_for_an_adapter_that_came_later(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_no_edit_is_lost_for_an_adapter_that_came_later(lm: LanguageModel, tmp_path: Path) -> None:
     edit = Shift().edit(lm, [FACT])
     edit.apply(lm)
     lora(lm.model)
@@ -65,8 +63,7 @@ def test_train_mode_is_left_and_said() -> None:
         lm.batch([[1, 2]])
 
 
-def test_compiled_code_is_left() -> None:
-    lm = tiny.build("llama")
+def test_compiled_code_is_left(lm: LanguageModel) -> None:
     wanted = logits(lm)
     assert LanguageModel(torch.compile(lm.model, backend="eager"), lm.tokenizer).model is lm.model  # type: ignore[arg-type]
     lm.model.compile(backend="eager")

@@ -6,6 +6,7 @@ import torch
 from batch_parts import a_batch, last_logits
 from torch import Tensor
 
+from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_logits
 
 LAYER = 2
@@ -108,8 +109,7 @@ def test_what_is_put_in_is_not_written_to(family: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["add", "replace", "scale"])
-def test_hooks_are_gone_after_an_error(change: str) -> None:
-    lm = tiny.build("llama")
+def test_hooks_are_gone_after_an_error(lm: LanguageModel, change: str) -> None:
     before = last_logits(lm)
     changed = before
     with contextlib.suppress(ZeroDivisionError), getattr(lm.memory(LAYER), change)(torch.full((1,), 2.0)):
@@ -121,8 +121,7 @@ def test_hooks_are_gone_after_an_error(change: str) -> None:
     assert sum(hooks) == 0
 
 
-def test_no_such_layer() -> None:
-    lm = tiny.build("llama")
+def test_no_such_layer(lm: LanguageModel) -> None:
     assert lm.memory(-1).layer == tiny.DEPTH - 1
     with pytest.raises(IndexError, match="has 4 layers, 0 to 3"):
         lm.memory(4)

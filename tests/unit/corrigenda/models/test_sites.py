@@ -113,8 +113,7 @@ def test_what_joins_the_residual_stream(family: str) -> None:
         torch.testing.assert_close(before + attention + ffn, after, atol=1e-4, rtol=1e-4)
 
 
-def test_no_such_site() -> None:
-    lm = tiny.build("llama")
+def test_no_such_site(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"unknown site 'mlp'; the sites are embeddings, residual_before"):
         Site("mlp", 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'ffn' needs a layer"):
@@ -160,8 +159,7 @@ def test_a_family_whose_heads_are_not_known() -> None:
         unknown.architecture.n_heads(0)
 
 
-def test_who_comes_first() -> None:
-    lm = tiny.build("llama")
+def test_who_comes_first(lm: LanguageModel) -> None:
     block = lm.architecture.block(1)
     order: list[str] = []
 

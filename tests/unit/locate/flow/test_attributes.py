@@ -65,8 +65,7 @@ def test_in_every_kind_of_block_the_last_state_is_the_models_answer(family: str)
     assert int(found.state_ranks[-1]) == 0
 
 
-def test_a_subject_at_the_prompts_end() -> None:
-    lm = tiny.build("llama")
+def test_a_subject_at_the_prompts_end(lm: LanguageModel) -> None:
     fact = Fact("Paris", "the capital of France is {}", "Rome")
     found = attribute_flow(lm, fact, ["London"], "London", k=1)
     parts = outputs(lm, lm.tokens(fact.statement))

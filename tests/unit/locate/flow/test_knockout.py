@@ -53,8 +53,7 @@ def test_equals_whole_forwards(family: str, reader: str) -> None:
     assert float(result.changes.abs().max()) > 1e-4
 
 
-def test_chunks_do_not_change_what_comes_out() -> None:
-    lm = tiny.build("llama")
+def test_chunks_do_not_change_what_comes_out(lm: LanguageModel) -> None:
     together = attention_knockout(lm, FACT, ANSWER, window=3)
     apart = attention_knockout(lm, FACT, ANSWER, window=3, max_tokens=1)
     assert torch.allclose(together.probabilities, apart.probabilities, atol=1e-6)
@@ -79,8 +78,7 @@ def test_a_masked_model_is_asked_at_its_mask() -> None:
     assert torch.allclose(result.probabilities[0, -1], wanted[0], atol=1e-6)
 
 
-def test_what_the_prompt_does_not_have_is_absent() -> None:
-    lm = tiny.build("llama")
+def test_what_the_prompt_does_not_have_is_absent(lm: LanguageModel) -> None:
     fact = Fact("Danielle Darrieux", "{} speaks", "English")
     assert attention_knockout(lm, fact, "French").sources == ("subject", "last")
     # The subject cannot read what comes after it.

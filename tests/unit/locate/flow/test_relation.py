@@ -4,7 +4,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from relation_parts import SUBJECTS, known, states
 
@@ -28,8 +27,7 @@ def made(lm: LanguageModel) -> torch.Tensor:
     return a
 
 
-def test_a_relation_that_is_linear_is_recovered() -> None:
-    lm = tiny.build("llama")
+def test_a_relation_that_is_linear_is_recovered(lm: LanguageModel) -> None:
     a = made(lm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what keeps no cache runs whole rows
@@ -49,8 +47,7 @@ def test_a_relation_that_is_linear_is_recovered() -> None:
     assert torch.allclose(a @ found.delta(difference), difference, atol=1e-3)
 
 
-def test_figures_are_those_of_the_parts() -> None:
-    lm = tiny.build("llama")
+def test_figures_are_those_of_the_parts(lm: LanguageModel) -> None:
     facts = known(lm)
     found = linear_relation(lm, facts, samples=4, layers=(1, 2), betas=(0.5, 2.0), ranks=(2, 8))
     drawn = list(facts)
@@ -81,8 +78,7 @@ def test_figures_are_those_of_the_parts() -> None:
     assert set(found.controls) == {"identity", "translation", "bias", "embedding"}
 
 
-def test_an_unknown_object_counts_for_accuracy_alone(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_an_unknown_object_counts_for_accuracy_alone(lm: LanguageModel, tmp_path: Path) -> None:
     facts = known(lm)
     drawn = list(facts)
     random.Random(0).shuffle(drawn)
@@ -109,8 +105,7 @@ def test_an_unknown_object_counts_for_accuracy_alone(tmp_path: Path) -> None:
     assert (tmp_path / "one.png").stat().st_size > 1000 < (tmp_path / "all.png").stat().st_size
 
 
-def test_what_is_no_relation_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_what_is_no_relation_is_refused(lm: LanguageModel) -> None:
     facts = [Fact(subject, "the city of {} is", None, "Dutch", relation="r") for subject in SUBJECTS]
     one = RelationFacts("r", tuple(facts[:1]))
     with pytest.raises(ValueError, match="'r' has 1 sample with a subject of its own, and a map needs 3 or more"):

@@ -105,10 +105,9 @@ def test_cases_by_hand() -> None:
     assert found.summary()["settled_in_lower_half"]["mean"] == pytest.approx(0.5)
 
 
-def test_bad_input() -> None:
+def test_bad_input(lm: LanguageModel) -> None:
     with pytest.raises(UnsupportedModelError, match="is an encoder"):
         aggregation(tiny.build("bert"), TEXT)
-    lm = tiny.build("llama")
     with pytest.raises(ValueError, match=r"text.length=1: sequences of at least 2 tokens are needed"):
         aggregation(lm, Text(tokens=12, length=1))
     with pytest.raises(ValueError, match=r"holding=0\.0 must be above 0"):

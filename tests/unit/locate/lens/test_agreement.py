@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 
+from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.intervals import exact_share
 from corrigenda.moments.text import Text
@@ -77,8 +78,7 @@ def test_values_are_read_with_the_sign_of_the_top_trigger(family: str) -> None:
         assert sorted(found.permuted_tokens[layer].tolist()) == sorted(triggers.next_tokens[layer, :, 0].tolist())
 
 
-def test_a_memory_that_does_what_it_should_agrees() -> None:
-    lm = tiny.build("llama")
+def test_a_memory_that_does_what_it_should_agrees(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     before = agreement(lm, triggers)
     # Each value of layer 2 becomes the direction of the token after its key's top trigger.
@@ -93,8 +93,7 @@ def test_a_memory_that_does_what_it_should_agrees() -> None:
     assert torch.equal(found.top_tokens[1], before.top_tokens[1])
 
 
-def test_nothing_to_agree_on_and_bad_input() -> None:
-    lm = tiny.build("llama")
+def test_nothing_to_agree_on_and_bad_input(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     unused = Triggers(True, "x", torch.zeros_like(triggers.coefficients), triggers.prefixes, triggers.tokens)
     nothing = agreement(lm, unused)

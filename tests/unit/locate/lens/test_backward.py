@@ -38,8 +38,7 @@ def test_the_outer_products_sum_to_the_gradient(family: str, answer: str) -> Non
         assert torch.allclose(found.gradient(layer), wanted, rtol=0, atol=1e-9 if exact else 1e-5), (family, layer)
 
 
-def test_each_factor_is_read_in_words() -> None:
-    lm = tiny.build("llama")
+def test_each_factor_is_read_in_words(lm: LanguageModel) -> None:
     found = backward_lens(lm, FACT, ANSWER, layers=(-1, 0), words=3)
     assert found.layers == (3, 0)
     assert found.predicting == (7, 8)

@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 
+from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.text import Text
@@ -78,8 +79,7 @@ def test_three_rules_are_taught_and_measured() -> None:
     assert float(found.settled[-1]) == 1
 
 
-def test_the_rule_of_sub_updates_by_hand() -> None:
-    lm = tiny.build("llama")
+def test_the_rule_of_sub_updates_by_hand(lm: LanguageModel) -> None:
     settings = replace(SMALL, target=0.4)
     found = early_exit(lm, settings)
     seen = observe(lm, SMALL.text.sequences(lm), settings)
@@ -117,8 +117,7 @@ def test_the_threshold_is_learned_from_one_half_and_measured_on_the_other(monkey
     assert found.chosen["top_probability"]["saved"][0] == 0
 
 
-def test_a_model_that_settles_at_once_needs_no_further_layer() -> None:
-    lm = tiny.build("llama")
+def test_a_model_that_settles_at_once_needs_no_further_layer(lm: LanguageModel) -> None:
     for layer in range(1, tiny.DEPTH):  # what comes after the first layer adds nothing
         lm.memory(layer).values.zero_()
         lm.architecture.attention_output(layer).weight.data.zero_()

@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 
+from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.recording import forward_logits
@@ -37,8 +38,7 @@ def test_a_jacobian_is_that_of_finite_differences(family: str, monkeypatch: pyte
     assert torch.allclose(found[1] @ direction[0], expected, atol=2e-2 * float(expected.abs().max()))
 
 
-def test_the_mean_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_the_mean_is_kept_and_gone_on_with(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = jacobian_lens(lm, SMALL)
     sequences = SMALL.text.sequences(lm)[:5]
     by_hand = torch.stack([position_jacobians(lm, ids).double() for ids in sequences]).mean(0)
@@ -62,8 +62,7 @@ def test_the_mean_is_kept_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.M
     assert len(asked) == 6
 
 
-def test_it_reads_states_where_the_layers_above_take_them() -> None:
-    lm = tiny.build("llama")
+def test_it_reads_states_where_the_layers_above_take_them(lm: LanguageModel) -> None:
     lens = jacobian_lens(lm, SMALL)
     plain, carried = (logit_lens(lm, "the tower of Paris", reader=reader) for reader in (None, lens))
     assert carried.lens == "jacobian"

@@ -141,8 +141,7 @@ def test_the_most_likely_token_is_taken_by_default() -> None:
     assert abs(value) == float(found.neurons.abs().max()) == abs(float(found.neurons[layer, neuron]))
 
 
-def test_bad_input_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_bad_input_is_refused(lm: LanguageModel) -> None:
     with pytest.raises(UnknownTokenError, match="Kyoto"):
         logit_attribution(lm, PROMPT, "Kyoto")
     with pytest.raises(IndexError, match="position 20: the prompt has 7 tokens, 0 to 6"):
@@ -154,8 +153,7 @@ def test_bad_input_is_refused() -> None:
         logit_attribution(lm, PROMPT)
 
 
-def test_a_layer_that_adds_something_else_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_a_layer_that_adds_something_else_is_refused(lm: LanguageModel) -> None:
     with (
         through(lm.architecture, Site("block", 1), lambda state: state + 1),
         pytest.raises(UnsupportedModelError, match="what layer 1 adds is not what its attention and its FFN give"),

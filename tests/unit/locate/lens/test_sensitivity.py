@@ -73,8 +73,7 @@ def test_means_count_each_neuron_once_and_leave_out_what_was_not_measured() -> N
         found.of("second", [0])
 
 
-def test_fewer_triggers_and_bad_input() -> None:
-    lm = tiny.build("llama")
+def test_fewer_triggers_and_bad_input(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 4)
     found = sensitivity(lm, triggers, neurons=3, top=9)  # there are only four
     assert found.changes.shape == (tiny.DEPTH, 3, 4, 3)

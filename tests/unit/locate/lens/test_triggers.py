@@ -60,8 +60,7 @@ def test_they_are_the_largest_by_brute_force(family: str) -> None:
         )
 
 
-def test_a_prefix_can_be_read_again() -> None:
-    lm = tiny.build("llama")
+def test_a_prefix_can_be_read_again(lm: LanguageModel) -> None:
     found = trigger_examples(lm, TEXT, T)
     sequences = TEXT.sequences(lm)
     for rank, example in enumerate(found.examples(lm, -1, 7)):
@@ -131,8 +130,7 @@ def test_lists_need_no_more_room_for_more_text() -> None:
     assert not torch.equal(small.coefficients, large.coefficients)
 
 
-def test_edits_are_lifted_meanwhile() -> None:
-    lm = tiny.build("llama")
+def test_edits_are_lifted_meanwhile(lm: LanguageModel) -> None:
     plain = trigger_examples(lm, TEXT, T)
     fact = Fact(subject="Rome", prompt="{} is", target_new="one")
     edit = Suppress(neurons=((0, 1),)).edit(lm, [fact])
@@ -156,10 +154,9 @@ def test_the_summary() -> None:
     assert 0 < found.same_last_token_by_chance < 1
 
 
-def test_bad_input() -> None:
+def test_bad_input(lm: LanguageModel) -> None:
     with pytest.raises(UnsupportedModelError, match="is an encoder"):
         trigger_examples(tiny.build("bert"), TEXT, T)
-    lm = tiny.build("llama")
     with pytest.raises(ValueError, match="t=300: the text has only 200 prefixes"):
         trigger_examples(lm, TEXT, 300)
     with pytest.raises(ValueError, match="t=0 must be at least 1"):

@@ -39,8 +39,7 @@ def test_a_soft_cap_is_the_models_own() -> None:
     assert torch.allclose(words.read_states(lm, states), 0.5 * (plain / 0.5).tanh(), atol=1e-5)
 
 
-def test_many_states_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_many_states_are_read_in_parts(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     states, logits = last_states(lm)
     monkeypatch.setattr(words, "ROWS", 3)
     assert torch.allclose(words.read_states(lm, states), logits, atol=1e-5)
@@ -83,8 +82,7 @@ def test_static_scores_of_a_lower_precision_are_taken_some_tokens_at_a_time(monk
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:
-    lm = tiny.build("llama")
+def test_what_is_changed_in_the_blocks_changes_no_reading(lm: LanguageModel) -> None:
     states, _ = last_states(lm)
     before = words.read_states(lm, states)
     with lm.memory(3).scale(5.0), lm.memory(0).scale(5.0):
@@ -92,8 +90,7 @@ def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:
     assert torch.equal(last_states(lm)[0], states)
 
 
-def test_top_and_bottom_and_ranks() -> None:
-    lm = tiny.build("llama")
+def test_top_and_bottom_and_ranks(lm: LanguageModel) -> None:
     scores = torch.zeros(tiny.VOCABULARY)
     scores[words.token_id(lm, "Paris")] = 3.0
     scores[words.token_id(lm, "Rome")] = 2.0
@@ -116,8 +113,7 @@ def test_top_and_bottom_and_ranks() -> None:
         words.top(lm, scores[None])
 
 
-def test_a_token_is_named_by_its_text_or_number() -> None:
-    lm = tiny.build("llama")
+def test_a_token_is_named_by_its_text_or_number(lm: LanguageModel) -> None:
     paris = lm.tokenizer.convert_tokens_to_ids("Paris")
     assert words.token_id(lm, "Paris") == words.token_id(lm, " Paris") == words.token_id(lm, paris) == paris
     with pytest.raises(

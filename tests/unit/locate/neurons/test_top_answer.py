@@ -29,8 +29,7 @@ def test_the_token_is_carried(token: int) -> None:
         assert [one.question.prompt for one in found.results] == [FACT.statement, "Thomas speaks", "one two"]
 
 
-def test_an_answer_by_its_tokens() -> None:
-    lm = tiny.build("llama")
+def test_an_answer_by_its_tokens(lm: LanguageModel) -> None:
     by_text, by_tokens = ask(lm, FACT, "French guitar"), ask(lm, FACT, lm.tokens("French guitar"))
     assert by_tokens == by_text
     assert knowledge_neurons(lm, "Thomas speaks", [2], steps=1).question.answer_ids == (2,)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tracing_parts import FACT, NOISE, brute_force
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.prompts import encode_target
 from locate import CausalTrace, CausalTraceResult, Noise, UnknownFactError, average, causal_trace, question
 from locate.question import ask
@@ -22,8 +22,7 @@ from locate.tracing.trace import ROLES
 
 
 @pytest.mark.parametrize("site", ["ffn", "attention", "block"])
-def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None:
-    lm = tiny.build("llama")
+def test_the_last_subject_token_alone_is_a_column_of_the_grid(lm: LanguageModel, site: str) -> None:
     settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
     whole = settings.find(lm, FACT, "top")
     alone = settings.at_last_subject(lm, FACT, "top")
@@ -37,8 +36,7 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None
 
 @pytest.mark.parametrize("prompt", ["the mother tongue of {} is the", "{} was with the red king in the"])
 @pytest.mark.parametrize("site", ["ffn", "attention", "block"])
-def test_the_relation_is_hidden(site: Literal["ffn", "attention", "block"], prompt: str) -> None:
-    lm = tiny.build("llama")
+def test_the_relation_is_hidden(lm: LanguageModel, site: Literal["ffn", "attention", "block"], prompt: str) -> None:
     fact = replace(FACT, prompt=prompt)
     settings = CausalTrace(site=site, window=2, noise=NOISE, hidden="relation")
     trace = settings.find(lm, fact, "top")
@@ -80,8 +78,7 @@ def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
 
 
 @pytest.mark.parametrize("site", ["block", "ffn"])
-def test_answer_of_several_tokens(site: str) -> None:
-    lm = tiny.build("llama")
+def test_answer_of_several_tokens(lm: LanguageModel, site: str) -> None:
     settings = CausalTrace(site=site, window=3, noise=NOISE)
     trace = settings.find(lm, FACT, "French guitar")
     assert len(trace.answer_ids) == 2
@@ -105,8 +102,7 @@ def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.allclose(trace.scores, expected, atol=1e-6, rtol=1e-3)
 
 
-def test_a_model_that_gives_no_numbers() -> None:
-    lm = tiny.build("llama")
+def test_a_model_that_gives_no_numbers(lm: LanguageModel) -> None:
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
     for settings in (CausalTrace(noise=NOISE), CausalTrace(site="ffn", window=2, method="attribution", noise=NOISE)):
@@ -114,9 +110,8 @@ def test_a_model_that_gives_no_numbers() -> None:
             settings.find(lm, FACT, "top")
 
 
-def test_the_first_order_estimate_where_no_gradients_are_kept() -> None:
+def test_the_first_order_estimate_where_no_gradients_are_kept(lm: LanguageModel) -> None:
     settings = CausalTrace(site="ffn", window=1, method="attribution", noise=NOISE)
-    lm = tiny.build("llama")
     with torch.no_grad():
         scores = settings.find(lm, FACT, "top").scores
     assert torch.equal(scores, settings.find(lm, FACT, "top").scores)
@@ -138,8 +133,7 @@ def test_masked_models_are_traced_at_the_mask() -> None:
     assert (trace.indirect_effects[0].abs() > 1e-6).sum() > 2
 
 
-def test_first_order_estimate_is_the_derivative() -> None:
-    lm = tiny.build("llama")
+def test_first_order_estimate_is_the_derivative(lm: LanguageModel) -> None:
     settings = CausalTrace(site="ffn", window=1, noise=Noise(samples=2, sigma=1e-2, seed=1))
     exact = settings.find(lm, FACT, "top")
     estimate = replace(settings, method="attribution").find(lm, FACT, "top")
@@ -172,8 +166,7 @@ def test_no_noise_no_effect() -> None:
     assert trace.indirect_effects.abs().max() < 1e-6
 
 
-def test_the_model_is_left_alone() -> None:
-    lm = tiny.build("llama")
+def test_the_model_is_left_alone(lm: LanguageModel) -> None:
     ids = torch.tensor([[5, 6, 7]])
     before = lm.model(input_ids=ids).logits
     for site in ("block", "ffn", "attention"):
@@ -182,8 +175,7 @@ def test_the_model_is_left_alone() -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.model.modules())
 
 
-def test_facts_the_model_does_not_know_are_refused() -> None:
-    lm = tiny.build("llama")
+def test_facts_the_model_does_not_know_are_refused(lm: LanguageModel) -> None:
     top = causal_trace(lm, FACT, "top", noise=NOISE).answer
     wrong = next(word for word in ("Paris", "Rome") if word != top)
     with pytest.raises(UnknownFactError, match=rf"does not know .*'{wrong}'.*it says '{top}'"):
