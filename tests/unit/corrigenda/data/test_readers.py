@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from composed import composed
-from readers_parts import CASES, COUNTERFACT, PLAIN, RECORDS, Json, changed, plain_records, shared, write
+from readers_parts import CASES, PLAIN, RECORDS, Json, changed, plain_records, shared, write
 
 from corrigenda.data import SCHEMAS, FactSet, read_facts, write_facts
 from corrigenda.data.probes import answers_in, group_name, probe
@@ -92,12 +92,6 @@ def test_bad_field(path: Path, name: str, place: str, value: object, field: str,
     facts = read_facts(lines, schema=CASES[name]["schema"], on_error="skip")
     assert len(facts) == 1
     assert [str(error) for error in facts.skipped] == [str(caught.value)]
-
-
-def test_schemas_are_callables() -> None:
-    assert list(SCHEMAS)[:3] == ["counterfact", "zsre", "known_facts"]
-    with pytest.raises(FactError, match=r"requested_rewrite.target_new.str"):
-        SCHEMAS["counterfact"](changed(COUNTERFACT, "requested_rewrite.target_new", "<absent>"))
 
 
 @pytest.mark.parametrize("value", [3, "text", None, ["a"], True, ["x" * 10_000]])

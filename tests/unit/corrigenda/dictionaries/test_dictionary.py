@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import tiny
 import torch
@@ -38,14 +36,6 @@ def test_each_kind_by_hand() -> None:
         crossing.decode(crossing.encode(x))
 
 
-def test_only_chosen_rows_are_the_whole_product() -> None:
-    draw = torch.Generator().manual_seed(0)
-    parts = [torch.randn(size, generator=draw) for size in ((20, 6), (20,), (20, 6), (6,))]
-    one, x = FeatureDictionary(0, *parts, k=3, centred=True), torch.randn(4, 5, 6, generator=draw)
-    assert (one.encode(x) > 0).sum(-1).max() == 3
-    assert torch.allclose(one(x), one.encode(x) @ parts[2] + parts[3], atol=1e-6)
-
-
 @pytest.mark.parametrize("centred", [True, False])
 def test_the_forward_of_many_rows_is_the_plain_formula(monkeypatch: pytest.MonkeyPatch, centred: bool) -> None:
     monkeypatch.setattr(dictionary, "ROWS", 64)  # the last ones are fewer
@@ -53,11 +43,11 @@ def test_the_forward_of_many_rows_is_the_plain_formula(monkeypatch: pytest.Monke
     encoder, bias, decoder, shift = (
         torch.randn(size, generator=draw) for size in ((2048, 24), (2048,), (2048, 24), (24,))
     )
-    x = torch.randn(150, 24, generator=draw)
+    x = torch.randn(15, 10, 24, generator=draw)
     one = FeatureDictionary(0, encoder, bias - 13, decoder, shift, k=20, centred=centred)
     scores = ((x - shift if centred else x) @ encoder.T + bias - 13).relu()
-    kept = scores * (scores >= scores.topk(20).values[:, -1:])
-    assert 0 < int(((kept > 0).sum(1) < 20).sum()) < 150  # at some rows fewer fire than are chosen
+    kept = scores * (scores >= scores.topk(20).values[..., -1:])
+    assert 0 < int(((kept > 0).sum(-1) < 20).sum()) < 150  # at some rows fewer fire than are chosen
     assert torch.equal(one.encode(x) > 0, kept > 0)
     assert torch.allclose(one.encode(x), kept, atol=1e-5)
     assert torch.allclose(one(x), kept @ decoder + shift, atol=1e-4)
@@ -194,4 +184,3 @@ def test_fingerprints_tell_dictionaries_apart() -> None:
     kinds = [made(), made(k=1), made(centred=True), made(threshold=BIAS), made(skip=torch.eye(2))]
     assert len({each.fingerprint for each in kinds}) == len(kinds)
     assert made().fingerprint == made().fingerprint
-    assert math.isfinite(float(made()(torch.ones(2)).sum()))

@@ -30,23 +30,6 @@ def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
     )
 
 
-@pytest.mark.parametrize("family", tiny.KINDS)
-def test_the_activation_is_the_layers_own(family: str) -> None:
-    """f of the keys' product is what enters the values' module, in every kind of block."""
-    lm = tiny.build(family)
-    memory, inputs = lm.memory(LAYER), []
-    bias = getattr(memory._keys, "bias", None)
-    batch = lm.batch([lm.tokens(PROMPTS[0])])
-    with memory.capture() as seen, memory.respond(lambda x, _output: inputs.append(x)):
-        forward_logits(lm, batch)
-    (x,) = inputs
-    product = x @ memory.keys.T if bias is None or memory.gates is not None else x @ memory.keys.T + bias
-    expected = memory.activate(product) if memory.gates is None else memory.activate(x @ memory.gates.T) * product
-    torch.testing.assert_close(seen.coefficients, expected, rtol=1e-4, atol=1e-5)
-    assert memory.has_key_bias == (bias is not None)
-    assert memory.is_gated == (memory.gates is not None)
-
-
 @pytest.mark.parametrize("family", KINDS)
 def test_the_network_is_wider(family: str) -> None:
     """The layer's answer is that of a network with its neurons and the added ones, side by side, in float64."""

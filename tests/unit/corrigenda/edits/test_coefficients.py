@@ -69,14 +69,6 @@ def test_edits_multiply(lm: LanguageModel) -> None:
         torch.testing.assert_close(both, logits(lm), atol=1e-5, rtol=1e-5)
 
 
-def test_acts_in_a_partial_forward(lm: LanguageModel) -> None:
-    batch = lm.batch(IDS.tolist())
-    with edit_of(lm, {(2, 1): 0.0, (2, 8): 2.0}).applied(lm):
-        whole = logits(lm)
-        partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([3, 3]))
-        torch.testing.assert_close(partial.logits(), whole[:, 3:], atol=1e-4, rtol=1e-4)
-
-
 # -- where the answer is predicted only
 
 

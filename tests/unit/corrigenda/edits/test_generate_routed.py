@@ -56,7 +56,7 @@ def continued(lm: LanguageModel, prompts: list[str] = PROMPTS, **settings: Any) 
 
 
 def test_with_and_without_a_cache(lm: LanguageModel) -> None:
-    base = continued(lm)
+    base, base_of_beams = continued(lm), continued(lm, num_beams=3)
     with codebook(lm).applied(lm):
         cached = continued(lm)
         for settings in ({"use_cache": False}, {"num_beams": 1}, {"prompt_lookup_num_tokens": 3}):
@@ -67,9 +67,11 @@ def test_with_and_without_a_cache(lm: LanguageModel) -> None:
         for beams, sequences in ((3, 1), (3, 2)):
             several: dict[str, Any] = {"num_beams": beams, "num_return_sequences": sequences}
             assert continued(lm, use_cache=False, **several) == continued(lm, **several)
+        of_beams = continued(lm, num_beams=3)
         assert continued(lm, PROMPTS[1:], use_cache=False) == cached[1:]  # nothing is left of the prompts before
-    assert cached[0] != base[0]
-    assert cached[1:] == base[1:]
+    for found, plain in ((cached, base), (of_beams, base_of_beams)):
+        assert found[0] != plain[0]
+        assert found[1:] == plain[1:]
     assert continued(lm, use_cache=False) == base
     assert "generate" not in lm.model.__dict__
 
@@ -106,8 +108,6 @@ def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
         for unknown in (before, copy.deepcopy(cache)):
             with pytest.raises(ValueError, match="goes on from a cache of 4 tokens that was filled before"):
                 lm.model(input_ids=ids[:, 4:], past_key_values=unknown)
-        with pytest.raises(ValueError, match="several texts in one row"):
-            lm.model(input_ids=ids[:, :6], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
         with pytest.warns(UserWarning, match="tokens at once go on from a cache"):
             lm.model(input_ids=ids[:, 4:], past_key_values=cache)
 

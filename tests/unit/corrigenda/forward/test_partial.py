@@ -122,13 +122,6 @@ def test_logits_at_a_mask(lm: LanguageModel) -> None:
     assert distance(partial.logits(partial.local(mask)), everything[mask]) < TOLERANCE
 
 
-def test_can_be_run_again() -> None:
-    lm = tiny.build("gpt2")
-    batch = random_batch(lm, LENGTHS)
-    partial = PartialForward(lm, record(lm, batch, layers=[1]), 1, torch.tensor([6, 2, 3, 5]))
-    assert torch.equal(partial.logits(), partial.logits())
-
-
 def test_blocks_are_themselves_again_after_an_error(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     before = forward_logits(lm, batch)

@@ -116,7 +116,7 @@ def test_the_locator_reads_its_dictionary(lm: LanguageModel, tmp_path: Path) -> 
         fact_features(lm, dataclasses.replace(ONE, layer=4), FACT)
 
 
-def test_facts_together_by_hand(lm: LanguageModel, tmp_path: Path) -> None:
+def test_facts_together_by_hand(lm: LanguageModel) -> None:
     one = fact_features(lm, ONE, FACT, **SMALL)
     rows = torch.zeros(4, 2, 6)
     for fact, place, numbers in (
@@ -142,9 +142,6 @@ def test_facts_together_by_hand(lm: LanguageModel, tmp_path: Path) -> None:
     ]
     assert [mean.mean for mean in found.errors] == [0.5, pytest.approx(0.375)]
     assert [mean.mean for mean in found.kept] == [0, pytest.approx((1 / 3 + 0) / 2)]
-    found.save(tmp_path)
-    assert FeatureSurvey.load(tmp_path).summary() == found.summary()
-    found.plot(tmp_path / "together.png")
     assert found.table().row_count == 7
     plain = FeatureSurvey.of([dataclasses.replace(each, after=None) for each in (first, second)])
     assert plain.kept == ()

@@ -12,7 +12,7 @@ from locate.lens.words import UnknownTokenError, token_id
 PROMPT = "the tower of Paris is located in"
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 def test_the_last_row_is_the_models_own_distribution(family: str) -> None:
     """TransformerLens#693, #828: soft caps, scales and norms between the last state and the logits were left out."""
     lm = tiny.build(family)

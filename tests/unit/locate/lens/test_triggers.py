@@ -124,12 +124,6 @@ def test_a_list_is_that_of_all_batches_together_and_earlier_ones_stay() -> None:
         one.add(torch.tensor([[0.0, 0, 0, float("nan"), 0, 0, 0]]), torch.tensor([0]))
 
 
-def test_lists_need_no_more_room_for_more_text() -> None:
-    small, large = (trigger_examples(tiny.build("llama"), Text(tokens=n, length=12), T) for n in (120, 480))
-    assert small.coefficients.shape == large.coefficients.shape == (tiny.DEPTH, 48, T)
-    assert not torch.equal(small.coefficients, large.coefficients)
-
-
 def test_edits_are_lifted_meanwhile(lm: LanguageModel) -> None:
     plain = trigger_examples(lm, TEXT, T)
     fact = Fact(subject="Rome", prompt="{} is", target_new="one")
@@ -146,12 +140,6 @@ def test_triggers_with_the_same_last_token_are_counted() -> None:
     found = Triggers(True, "x", torch.ones(2, 1, 3), prefixes, tokens)
     assert [mean.mean for mean in found.same_last_token] == [pytest.approx(1.0), pytest.approx(2 / 3)]
     assert found.next_tokens.tolist() == [[[7, 9, 7]], [[7, 9, 8]]]
-
-
-def test_the_summary() -> None:
-    found = trigger_examples(tiny.build("gpt2"), TEXT, T)
-    assert set(found.summary()["same_last_token"]) == {"0", "1", "2", "3"}
-    assert 0 < found.same_last_token_by_chance < 1
 
 
 def test_bad_input(lm: LanguageModel) -> None:

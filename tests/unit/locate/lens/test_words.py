@@ -21,16 +21,6 @@ def last_states(lm: LanguageModel) -> tuple[torch.Tensor, torch.Tensor]:
     return seen.value, logits
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
-def test_the_lens_of_the_last_layer_is_the_model(family: str) -> None:
-    lm = tiny.build(family)
-    states, logits = last_states(lm)
-    read = words.read_states(lm, states.reshape(2, 4, -1))
-    assert read.shape == (2, 4, logits.shape[-1])
-    assert read.dtype == torch.float32
-    assert torch.allclose(read.reshape(8, -1).log_softmax(-1), logits.log_softmax(-1), atol=1e-5)
-
-
 def test_a_soft_cap_is_the_models_own() -> None:
     lm = tiny.build("gemma2")
     lm.model.config.final_logit_softcapping = None

@@ -1,12 +1,10 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
 from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probability, quiet, tokens
 
 from corrigenda import CoefficientEdit, Fact, Origin
-from locate.neurons.attribution import attribute, path
+from locate.neurons.attribution import attribute
 from locate.neurons.knowledge_neurons import (
     KnowledgeNeuronsResult,
     attribute_all,
@@ -32,13 +30,6 @@ def test_baselines(family: str) -> None:
     assert len(m) == 3
     torch.testing.assert_close(activation.attributions[0], m.abs().mean(0), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(gradient.activations, activation.attributions)
-
-
-def test_where_the_steps_lie() -> None:
-    assert path("integrated_gradients", 4, "midpoint") == [0.125, 0.375, 0.625, 0.875]
-    assert path("integrated_gradients", 4, "right") == [0.25, 0.5, 0.75, 1.0]
-    assert path("gradient", 4, "midpoint") == [1.0]
-    assert path("activation", 4, "midpoint") == []
 
 
 def test_right_rule() -> None:
@@ -88,14 +79,6 @@ def test_under_an_edit() -> None:
     largest = float(expected.abs().max())
     torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * largest, rtol=0)
     assert not torch.allclose(plain.attributions[0], expected, atol=0.1 * largest)
-
-
-def test_the_model_is_as_it_was() -> None:
-    lm = build("gpt2")
-    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    knowledge_neurons(lm, FACT, steps=2)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
 
 
 def test_answers() -> None:
@@ -210,14 +193,6 @@ def test_layers_by_attribution() -> None:
         layers_by_attribution([])
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
-def test_plot(tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / "pictures" / f"neurons.{suffix}"
-    result([[0.1, 1.0], [0.5, 0.3]], prompt="what costs $5 or $6?").plot(file)
-    magic = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[suffix]
-    assert file.read_bytes().startswith(magic)
-
-
 def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     lm = build("llama")
     fact = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
@@ -230,6 +205,3 @@ def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     ]
     both = Neurons(steps=2, layers=(1, 2), adaptive=False, paraphrases=1)(lm, fact)
     assert set(both) == coarse[0] & coarse[1]
-    assert len(settings.find(lm, fact, "top").results) == 3
-    top = knowledge_neurons(lm, fact, "top", steps=1).question.answer
-    assert {one.question.answer for one in settings.find(lm, fact, "top").results} == {top}

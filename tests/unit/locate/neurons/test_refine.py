@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 import torch
 
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
-from locate.neurons.refine import NeuronsResult, refine
+from locate.neurons.refine import refine
 from locate.question import Question
 
 
@@ -99,9 +97,3 @@ def test_bad_input() -> None:
             refine(FOUR, share=share)
     with pytest.raises(ValueError, match="different models"):
         refine([*FOUR, *prompts({1}, model="another")])
-
-
-def test_no_neurons_are_saved_too(tmp_path: Path) -> None:
-    nothing = refine(prompts(set()))
-    nothing.save(tmp_path / "nothing")
-    assert NeuronsResult.load(tmp_path / "nothing").neurons == ()
