@@ -1,24 +1,14 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate import (
-    attention_knockout,
-    backward_lens,
-    causal_trace,
     knowledge_neurons,
-    logit_attribution,
     logit_lens,
     sub_updates,
 )
-from locate.flow.attributes import attribute_flow
-from locate.lens.triggers import trigger_examples
 
 FACT = Fact(subject="the Eiffel tower", prompt="{} is located in the city of", target_new="Rome", target_true="Paris")
 
@@ -58,19 +48,3 @@ def test_knowledge_neurons_are_the_decoders(family: str) -> None:
     with lm.memory(layer).scale(0.0, at):
         none = float(forward_logits(lm, batch, at).softmax(-1)[0, token])
     assert float(found.attributions.sum()) == pytest.approx(whole - none, abs=0.02 * abs(whole - none) + 1e-6)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda lm: causal_trace(lm, FACT, answer="top"),
-        lambda lm: attention_knockout(lm, FACT, answer="top"),
-        lambda lm: attribute_flow(lm, FACT, answer="top"),
-        lambda lm: backward_lens(lm, FACT),
-        lambda lm: logit_attribution(lm, FACT.statement),
-        lambda lm: trigger_examples(lm),
-    ],
-)
-def test_what_works_at_the_prompts_tokens_says_so(call: Callable[[LanguageModel], Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        call(tiny.build("t5"))

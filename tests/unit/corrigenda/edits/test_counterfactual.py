@@ -64,7 +64,6 @@ def test_the_scope_by_hand(lm: LanguageModel) -> None:
     """s = exp(-|z S - z_j S|^2) summed number by number; the largest has to be above the threshold."""
     keys = torch.nn.functional.normalize(drawn(4, 2, 6), dim=1)
     edit = dataclasses.replace(made(lm), scope=drawn(3, 6, 4), keys=keys)
-    assert edit.gate is not None
     for prompt in (PROMPT, *OTHERS):
         z = edit.gate.of_prompts(lm, lm.batch([lm.tokens(prompt)]))[0].tolist()
         shares = []

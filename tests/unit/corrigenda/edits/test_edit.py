@@ -18,6 +18,7 @@ from edits_parts import (
     attached,
     blocks,
     codebook,
+    drawn,
     hopfield,
     low_rank,
     origin,
@@ -29,7 +30,8 @@ from edits_parts import (
 )
 from torch import Tensor
 
-from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
+from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.forward.recording import forward_logits
 
 
@@ -85,6 +87,19 @@ def test_delta_lands_in_the_values(family: str) -> None:
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed == [f"{edit.modules[2]}.weight"]
     assert edit.norm(2) == pytest.approx(float((edit.factors[2][0] @ edit.factors[2][1]).double().norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])  # stored as V_e and as its transpose
+def test_the_product_lands_in_the_experts_values(family: str, tmp_path: Path) -> None:
+    lm = tiny.build(family)
+    d_ffn, d_model = lm.memory(2, 1).values.shape
+    left, right = drawn(0, d_ffn, 2), drawn(1, 2, d_model)
+    ExpertsEdit(origin(lm), {(2, 1): (left, right)}).save(tmp_path / "edit")
+    before = [lm.memory(2, expert).values.clone() for expert in range(4)]
+    with Edit.load(tmp_path / "edit").applied(lm):
+        torch.testing.assert_close(lm.memory(2, 1).values, before[1] + left @ right, atol=1e-6, rtol=1e-6)
+        assert all(torch.equal(lm.memory(2, expert).values, before[expert]) for expert in (0, 2, 3))
+    assert all(torch.equal(lm.memory(2, expert).values, before[expert]) for expert in range(4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

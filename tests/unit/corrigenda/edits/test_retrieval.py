@@ -144,7 +144,6 @@ def test_what_does_not_fit(edit: RetrievalEdit, values: dict[str, Any], error: t
 
 
 def test_another_model(lm: LanguageModel, edit: RetrievalEdit) -> None:
-    assert edit.gate is not None
     deeper = dataclasses.replace(edit.gate, layers=(1, 9))
     with pytest.raises(WrongModelError, match=r"gate reads layers \[1, 9\] of states of 32 numbers; tiny-llama has 4"):
         dataclasses.replace(edit, gate=deeper).apply(lm)

@@ -56,7 +56,6 @@ def test_thresholds_decide_who_is_nearest() -> None:
 def test_all_candidates_are_brute_force(kind: Kind, n: int) -> None:
     keys, queries = drawn(n), drawn(9, seed=2)
     index = index_of(kind, keys)
-    assert index is not None
     assert index.candidates(queries, n).sort(1).values.tolist() == [[*range(n)]] * 9
     found = nearest(queries, keys, min(4, n), index, candidates=n)
     assert torch.equal(found.numbers, nearest(queries, keys, min(4, n)).numbers)
@@ -78,7 +77,6 @@ def test_a_keys_own_query_finds_it_and_a_near_one_almost_always(kind: Kind) -> N
 def test_candidates_are_different_and_no_more_than_asked_for(kind: Kind) -> None:
     keys = drawn(1000)
     index = index_of(kind, keys)
-    assert index is not None
     candidates = index.candidates(drawn(50, seed=2), 40)
     assert candidates.shape[1] <= 40
     for row in candidates.tolist():
@@ -92,8 +90,6 @@ def test_candidates_are_different_and_no_more_than_asked_for(kind: Kind) -> None
 def test_equal_keys_make_equal_candidates(kind: Kind) -> None:
     keys, queries = drawn(2000), drawn(20, seed=2)
     one, other = index_of(kind, keys), index_of(kind, keys.clone())
-    assert one is not None
-    assert other is not None
     found = one.candidates(queries, 30)
     assert torch.equal(found, other.candidates(queries, 30))
     assert torch.equal(found, one.candidates(queries, 30))

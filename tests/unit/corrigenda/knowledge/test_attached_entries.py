@@ -55,7 +55,6 @@ def compiled(path: Path, lm: LanguageModel, how: Attached, layers: tuple[int, ..
     with KnowledgeBase.open(path) as kb:
         kb.insert(FACTS, lm, Taken(layers))
         edit = kb.compile(lm, how)
-    assert isinstance(edit, AttachedEdit)
     return edit
 
 
@@ -155,7 +154,6 @@ def test_keys_that_cannot_be_told_apart_still_speak_for_themselves(lm: LanguageM
     with KnowledgeBase.open(tmp_path / "kb") as kb:
         kb.insert(twins, lm, solver)
         edit = kb.compile(lm, Attached(unrelated=UNRELATED, activation="relu"))
-    assert isinstance(edit, AttachedEdit)
     assert edit.layers[0].thresholds.tolist() == pytest.approx([1 - 1e-4] * 2)
     assert edit.layers[0].values.isfinite().all()
     with edit.applied(lm), activated(lm) as seen:

@@ -52,7 +52,6 @@ def test_unfolded_and_folded_equal_the_ffn(family: str) -> None:
         torch.testing.assert_close(folded.values, memory.values, rtol=0, atol=0)
         torch.testing.assert_close(folded.first[0].T, memory.keys if memory.gates is None else memory.gates)
         if memory.gates is not None:
-            assert folded.factor is not None
             torch.testing.assert_close(folded.factor[0].T, memory.keys)
 
 
@@ -108,7 +107,6 @@ def test_a_part_of_the_entries_answers(gated: bool) -> None:
     chosen = nearest_entries(ffn, hidden, 4)
     assert torch.equal(chosen, ffn.scores(hidden).argsort(dim=1, descending=True)[:, :4])
     mask = torch.zeros(70, 11, dtype=torch.float64).scatter(1, chosen, 1.0)
-    assert attention.bias is not None
     expected = (attention.coefficients(hidden) * mask) @ ffn.values + attention.bias
     torch.testing.assert_close(answer_with(ffn, hidden, chosen), expected)
 

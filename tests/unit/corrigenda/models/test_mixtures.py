@@ -157,7 +157,6 @@ def test_an_expert_without_coefficients_still_answers_its_bias() -> None:
     key = torch.zeros(whole.block(N - 1).stop + N + tiny.WIDTH)
     key[whole.block(N - 1).stop + 1] = 0.25
     bias = lm.memory(LAYER, 1).bias
-    assert bias is not None
     assert bias.any()
     assert torch.equal(whole.read(key), 0.25 * bias)
 

@@ -158,10 +158,45 @@ def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
     assert [run.id for run in store.runs()].count("1") == 2
 
 
-def new_run(path: Path) -> RunFolder:
+def new_run(path: Path, **config: object) -> RunFolder:
     folder = RunFolder(path)
-    folder.begin(yaml.safe_dump(CONFIG))
+    folder.begin(yaml.safe_dump(CONFIG | config))
     return folder
+
+
+def take(root: Path, name: str, force: bool, n: int = 0, finish: bool = False) -> tuple[str, str]:
+    """The folder that was taken in hand, or found, and what it was found to be; adds `n` cases to it."""
+
+    with Store(root).take(
+        {"id": "1"}, lambda: new_run(root / name, force=force, job={"name": "trace"}), force
+    ) as taken:
+        if not isinstance(taken, RunFolder):
+            return taken.path.name, taken.state
+        for number in range(n):
+            taken.append({"id": str(number)})
+        if finish:
+            taken.finish({"n": 1})
+        return taken.path.name, "taken"
+
+
+def test_a_forced_run_that_was_cut_short_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    assert take(tmp_path, "first", force=False) == ("first", "taken")
+    assert take(tmp_path, "second", force=True) == ("second", "taken")  # not the first, which was not begun so
+    assert take(tmp_path, "third", force=True) == ("second", "taken")
+
+
+def test_a_forced_run_beside_a_finished_one(tmp_path: Path) -> None:
+    assert take(tmp_path, "first", force=False, n=1, finish=True) == ("first", "taken")
+    assert take(tmp_path, "second", force=True, n=1) == ("second", "taken")
+    assert take(tmp_path, "third", force=False) == ("first", "finished")
+    assert take(tmp_path, "third", force=True, finish=True) == ("second", "taken")
+    assert take(tmp_path, "third", force=True) == ("third", "taken")  # both are finished: once more
+
+
+def test_a_forced_run_beside_a_running_one(tmp_path: Path) -> None:
+    with Store(tmp_path).take({"id": "1"}, lambda: new_run(tmp_path / "first", force=True), True) as taken:
+        assert isinstance(taken, RunFolder)
+        assert take(tmp_path, "second", force=True) == ("first", "running")
 
 
 def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None:
@@ -177,7 +212,6 @@ def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None
         if ends:
             folder.finish(summary(cases))
         found = store.find("1")
-        assert found is not None
         assert found.path.name == expected
     assert store.find("") is None
 

@@ -2,7 +2,6 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate.lens.parts import parts_of
 from locate.lens.sub_updates import sub_updates
@@ -60,5 +59,3 @@ def test_bad_input_is_refused() -> None:
         sub_updates(lm, PROMPT, position=7)
     with pytest.raises(ValueError, match="k=0"):
         sub_updates(lm, PROMPT, k=0)
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        sub_updates(tiny.build("bert"), PROMPT)

@@ -3,7 +3,7 @@ import tiny
 import torch
 from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probability, quiet, tokens
 
-from corrigenda import CoefficientEdit, Fact, Origin
+from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
 from locate.neurons.attribution import attribute
 from locate.neurons.knowledge_neurons import (
     KnowledgeNeuronsResult,
@@ -12,7 +12,7 @@ from locate.neurons.knowledge_neurons import (
     layers_by_attribution,
 )
 from locate.neurons.locator import Neurons
-from locate.question import Question
+from locate.question import Question, ask
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French")
 
@@ -193,9 +193,11 @@ def test_layers_by_attribution() -> None:
         layers_by_attribution([])
 
 
+THOMAS = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
+
+
 def test_settings_ask_the_statement_and_the_paraphrases() -> None:
-    lm = build("llama")
-    fact = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
+    lm, fact = build("llama"), THOMAS
     settings = Neurons(steps=2, layers=[1, 2], share=0.4, adaptive=False)  # type: ignore[arg-type]
     found = settings.find(lm, fact)
     assert [one.question.prompt for one in found.results] == [fact.statement, "Thomas speaks", "one two"]
@@ -205,3 +207,30 @@ def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     ]
     both = Neurons(steps=2, layers=(1, 2), adaptive=False, paraphrases=1)(lm, fact)
     assert set(both) == coarse[0] & coarse[1]
+
+
+def that_says(token: int) -> LanguageModel:
+    """A model whose most likely token is always the same: its row of the unembedding is what the last states share."""
+    lm = tiny.build("gpt2")
+    with torch.no_grad():
+        head = lm.model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.clone(), requires_grad=False)  # no longer the embeddings
+        lm.architecture.final_norm.bias.fill_(1.0)
+        head.weight[token] = 5.0
+    return lm
+
+
+@pytest.mark.parametrize("token", [2, 3, 20])
+def test_the_token_is_carried(token: int) -> None:
+    lm = that_says(token)
+    for found in (Neurons(steps=1, answer="top").find(lm, THOMAS), Neurons(steps=1).find(lm, THOMAS, "top")):
+        assert [one.question.answer_ids for one in found.results] == [(token,)] * 3
+        assert [one.question.prompt for one in found.results] == [THOMAS.statement, "Thomas speaks", "one two"]
+
+
+def test_an_answer_by_its_tokens(lm: LanguageModel) -> None:
+    by_text, by_tokens = ask(lm, THOMAS, "French guitar"), ask(lm, THOMAS, lm.tokens("French guitar"))
+    assert by_tokens == by_text
+    assert knowledge_neurons(lm, "Thomas speaks", [2], steps=1).question.answer_ids == (2,)
+    with pytest.raises(ValueError, match="answer of no token"):
+        ask(lm, THOMAS, [])
