@@ -1,7 +1,5 @@
 """Added neurons: the layer's own f, what is added, and a network that is as wide; by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

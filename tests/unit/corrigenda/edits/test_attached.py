@@ -1,7 +1,5 @@
 """Entries beside the weights: who speaks, where, how much, and for how long; against the formula by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

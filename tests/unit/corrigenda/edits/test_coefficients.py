@@ -1,7 +1,5 @@
 """Edits that scale coefficients: what they compute, that they leave nothing behind, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Edits of weights: what they write, in every order to the bit, and as adapters; contexts; what edits say."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What holds for edits of every kind: saved, loaded, stacked, refused, and gone bit for bit."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools

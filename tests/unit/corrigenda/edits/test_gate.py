@@ -1,7 +1,5 @@
 """`Gate`: what it reads, its vectors by hand, its file, and that it is one model's."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An edit that is routed by the prompt, under transformers' own generate and forwards by hand."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Edits as LoRA adapters in GGUF, read back with gguf's own reader."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A model's own GGUF file with an edit in it: what is edited, and that the rest is byte for byte what it was."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace

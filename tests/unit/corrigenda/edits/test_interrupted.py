@@ -1,7 +1,5 @@
 """Apply and revert, interrupted at every step: the model is as before or as after, the stack knows, nothing is lost."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator

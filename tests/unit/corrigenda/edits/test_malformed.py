@@ -1,7 +1,5 @@
 """Malformed edits: in a call, in their files, on values changed by hand; each is answered in one line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A masked memory: whose mask a prompt meets, what is added, and that nothing else is touched; by hand in float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an edit writes, or puts into a forward, is finite in the model's precision, and does not vanish in rounding."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`RetrievalEdit`: which texts stand before a prompt, by brute force; and its encoders."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Entries behind a gate: who speaks, where, and that nothing else is touched; against the formula by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

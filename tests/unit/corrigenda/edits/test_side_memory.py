@@ -1,7 +1,5 @@
 """Side memories and codebooks: who answers, in which rows, and for how long."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
