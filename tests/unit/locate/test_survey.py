@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda import Fact
@@ -118,8 +119,7 @@ def test_settings_that_do_not_fit_are_said_before_any_fact(tmp_path: Path) -> No
     assert first.asked == []
     with pytest.warns(UserWarning, match="window of 9 layers does not fit"):
         CausalTrace(site="ffn", window=9).check(tiny.build("llama"))
-    with pytest.raises(IndexError, match="layer 9"):
-        Neurons(layers=(9,)).check(tiny.build("llama"))
+    refused(IndexError, "layer 9", Neurons(layers=(9,)).check, tiny.build("llama"))
 
 
 @pytest.mark.parametrize("patience", [0, 1, 2, 3, 4])
@@ -146,10 +146,8 @@ def test_suggested_layers() -> None:
     assert suggest_layers(Scores(0.1, 0.5, 0.3)) == [1]
     assert suggest_layers(Scores(0.1, 0.5, 0.3, 0.5), n=3) == [1, 3, 2]
     for n in (0, 4):
-        with pytest.raises(ValueError, match=f"n={n} layers cannot be suggested from 3"):
-            suggest_layers(Scores(1, 2, 3), n)
-    with pytest.raises(ValueError, match="no numbers"):
-        suggest_layers(Scores(1, float("nan")))
+        refused(ValueError, f"n={n} layers cannot be suggested from 3", suggest_layers, Scores(1, 2, 3), n)
+    refused(ValueError, "no numbers", suggest_layers, Scores(1, float("nan")))
 
 
 def refined(name: str, neurons: tuple[tuple[int, int], ...], by_layer: tuple[float, float]) -> NeuronsResult:
@@ -175,5 +173,4 @@ def test_counts_by_hand() -> None:
     assert counts.suggested() == suggest_layers(counts) == [3]  # the layer, and not its place
     assert counts.summary()["neurons_per_fact"] == pytest.approx(4 / 3)
     assert counts.table().row_count == 2
-    with pytest.raises(ValueError, match="same layers"):
-        NeuronCounts.of([])
+    refused(ValueError, "same layers", NeuronCounts.of, [])

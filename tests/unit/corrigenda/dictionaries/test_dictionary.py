@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from transformers import DynamicCache
 
 from corrigenda.dictionaries import dictionary
@@ -32,8 +33,7 @@ def test_each_kind_by_hand() -> None:
     crossing = made(k=1, skip=skip, reads="input")
     assert crossing(x).tolist() == [1.0 + 4.0, 7.0 + 20.0]
     assert crossing.decode(crossing.encode(x), x).tolist() == crossing(x).tolist()
-    with pytest.raises(ValueError, match="needs the FFN's input"):
-        crossing.decode(crossing.encode(x))
+    refused(ValueError, "needs the FFN's input", crossing.decode, crossing.encode(x))
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -143,8 +143,7 @@ def test_the_first_position_is_that_of_the_text_wherever_a_forward_starts() -> N
             left[row, 5 - n :] = batch.input_ids[row, :n]
         found = lm.model(left, attention_mask=(left > 0).long(), position_ids=((left > 0).cumsum(1) - 1).clamp(min=0))
         assert torch.allclose(found.logits[:, -1], whole, atol=1e-4)
-        with pytest.raises(ValueError, match="two-dimensional attention mask"):
-            lm.model(left, attention_mask=torch.zeros(2, 1, 5, 5))
+        refused(ValueError, "two-dimensional attention mask", lm.model, left, attention_mask=torch.zeros(2, 1, 5, 5))
         with pytest.raises(ValueError, match="several texts in one row, which dictionary in an FFN"):
             lm.model(left[:1], position_ids=torch.tensor([[0, 1, 2, 0, 1]]))
 
@@ -166,18 +165,15 @@ def test_the_input_is_what_the_keys_read() -> None:
 def test_what_does_not_fit_a_model_is_refused_in_a_line() -> None:
     lm, wide = tiny.build("llama"), torch.zeros(3, tiny.WIDTH)
     none = torch.zeros(tiny.WIDTH)
-    with pytest.raises(WrongModelError, match=r"takes 2 numbers to 2, and layer 0 of tiny-llama is 32 wide: name"):
-        made().require(lm)
+    refused(WrongModelError, r"takes 2 numbers to 2, and layer 0 of tiny-llama is 32 wide: name", made().require, lm)
     with pytest.raises(WrongModelError, match=r"of layer 9, and tiny-llama has layers 0 to 3"):
         FeatureDictionary(9, wide, BIAS, wide, none).require(lm)
     with pytest.raises(UnsupportedModelError, match=r"layer 2 of tiny-mixtral is a mixture of experts"):
         FeatureDictionary(2, wide, BIAS, wide, none).require(tiny.build("mixtral"))
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        FeatureDictionary(2, wide, BIAS, wide, none).require(tiny.build("bert"))
+    refused(UnsupportedModelError, "encoder", FeatureDictionary(2, wide, BIAS, wide, none).require, tiny.build("bert"))
     behind = FeatureDictionary(2, wide, BIAS, wide, none, after_norm=True)
     behind.require(lm)
-    with pytest.raises(UnsupportedModelError, match="FFN's own output"):
-        behind.require(tiny.build("gemma2"))
+    refused(UnsupportedModelError, "FFN's own output", behind.require, tiny.build("gemma2"))
 
 
 def test_fingerprints_tell_dictionaries_apart() -> None:

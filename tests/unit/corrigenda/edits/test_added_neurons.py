@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import added_neurons, drawn, low_rank, origin
+from malformed_parts import refused
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -96,8 +97,7 @@ def test_what_cannot_be_written_wider(tmp_path: Path) -> None:
     with edit.applied(half, strict=False), pytest.raises(EditRefusedError, match="too large for"):
         half.save_pretrained(tmp_path)
     assert not any(tmp_path.iterdir())
-    with pytest.raises(TypeError, match="convert_hf_to_gguf"):
-        made(llama).to_gguf(tmp_path / "model.gguf")
+    refused(TypeError, "convert_hf_to_gguf", made(llama).to_gguf, tmp_path / "model.gguf")
 
 
 def test_in_a_partial_forward() -> None:
@@ -131,16 +131,11 @@ def test_what_is_refused() -> None:
     lm, plain = tiny.build("llama"), tiny.build("gpt2")
     edit = made(lm)
     for changes in ({"biases": torch.zeros(2)}, {"keys": edit.keys[:2]}, {"ups": edit.ups[:1]}):
-        with pytest.raises(ValueError, match="added neurons do not fit one another: keys"):
-            replace(edit, **changes)
-    with pytest.raises(EditRefusedError, match="numbers of 'values' are NaN"):
-        replace(edit, values=edit.values * torch.nan)
-    with pytest.raises(WrongModelError, match=r"gated and 32 wide; .* plain and 32 wide"):
-        edit.apply(plain, strict=False)
-    with pytest.raises(WrongModelError, match="is of layer 9, tiny-llama has 4"):
-        replace(edit, layer=9).apply(lm)
-    with pytest.raises(TypeError, match=r"added_neurons edit.*low_rank"):
-        added_neurons(lm, 1).to_peft("nowhere")
+        refused(ValueError, "added neurons do not fit one another: keys", replace, edit, **changes)
+    refused(EditRefusedError, "numbers of 'values' are NaN", replace, edit, values=edit.values * torch.nan)
+    refused(WrongModelError, r"gated and 32 wide; .* plain and 32 wide", edit.apply, plain, strict=False)
+    refused(WrongModelError, "is of layer 9, tiny-llama has 4", replace(edit, layer=9).apply, lm)
+    refused(TypeError, r"added_neurons edit.*low_rank", added_neurons(lm, 1).to_peft, "nowhere")
 
 
 def test_an_activation_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import origin
+from malformed_parts import refused
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -96,12 +97,10 @@ def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
         cache = lm.model(input_ids=ids[:, :4], use_cache=True).past_key_values
         with pytest.raises(ValueError, match="a cache of 4 tokens"):
             lm.model.generate(ids, past_key_values=copy.deepcopy(cache), max_new_tokens=2)
-        with pytest.raises(ValueError, match="the prompt in pieces"):
-            lm.model.generate(ids, prefill_chunk_size=2, max_new_tokens=2)
+        refused(ValueError, "the prompt in pieces", lm.model.generate, ids, prefill_chunk_size=2, max_new_tokens=2)
         settings = GenerationConfig(max_new_tokens=2, guidance_scale=1.5)
         for guided in ({"guidance_scale": 1.5, "max_new_tokens": 2}, {"generation_config": settings}):
-            with pytest.raises(ValueError, match="a second text beside the prompt"):
-                lm.model.generate(ids, **guided)
+            refused(ValueError, "a second text beside the prompt", lm.model.generate, ids, **guided)
         lm.model.generate(ids, guidance_scale=1.0, max_new_tokens=2)
         for unknown in (before, copy.deepcopy(cache)):
             with pytest.raises(ValueError, match="goes on from a cache of 4 tokens that was filled before"):
@@ -124,8 +123,7 @@ def test_a_forward_beside_another_thread_s_is_refused(lm: LanguageModel) -> None
         other = pool.submit(use)
         inside.wait(60)
         try:
-            with pytest.raises(RuntimeError, match=r"another thread uses tiny-.*with lm\.alone"):
-                lm.model(input_ids=ids)
+            refused(RuntimeError, r"another thread uses tiny-.*with lm\.alone", lm.model, input_ids=ids)
         finally:
             done.set()
         other.result()

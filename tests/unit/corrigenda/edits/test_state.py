@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 from edits_parts import low_rank, origin
-from malformed_parts import Damage, changed_json, cut
+from malformed_parts import Damage, changed_json, cut, refused
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -112,8 +112,7 @@ def test_saved_over_an_edit_with_a_state(lm: LanguageModel, tmp_path: Path) -> N
 def test_damaged_states(name: str, damage: Damage, lm: LanguageModel, tmp_path: Path) -> None:
     history_edit(lm).save(tmp_path)
     damage(tmp_path)
-    with pytest.raises(ValueError, match=rf"{name} is damaged.*SHA-256"):
-        Edit.load(tmp_path)
+    refused(ValueError, rf"{name} is damaged.*SHA-256", Edit.load, tmp_path)
 
 
 def test_a_state_of_another_edit_is_not_taken(lm: LanguageModel, tmp_path: Path) -> None:
@@ -122,14 +121,12 @@ def test_a_state_of_another_edit_is_not_taken(lm: LanguageModel, tmp_path: Path)
     edit.save(tmp_path / "a")
     replace(edit, state=KeyHistory(edit.state.H, 0.5)).save(tmp_path / "b")
     (tmp_path / "a" / VALUES).write_bytes((tmp_path / "b" / VALUES).read_bytes())
-    with pytest.raises(ValueError, match=r"state\.json is damaged"):
-        Edit.load(tmp_path / "a")
+    refused(ValueError, r"state\.json is damaged", Edit.load, tmp_path / "a")
 
 
 def test_what_json_cannot_hold_is_refused_before_anything_is_written(lm: LanguageModel, tmp_path: Path) -> None:
     broken = replace(history_edit(lm), state=KeyHistory({}, float("nan")))
-    with pytest.raises(ValueError, match="JSON"):
-        broken.save(tmp_path)
+    refused(ValueError, "JSON", broken.save, tmp_path)
     assert not (tmp_path / "edit.json").exists()
 
 

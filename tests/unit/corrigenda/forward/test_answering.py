@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import ContextLengthError, LanguageModel
 from corrigenda.forward import answering
@@ -15,15 +16,13 @@ def test_a_causal_model_answers_after_the_last_token() -> None:
 
 def test_a_masked_model_answers_at_its_mask() -> None:
     lm = tiny.build("bert")
-    with pytest.raises(ValueError, match="has no mask token"):
-        answering.with_mask(lm, "the city of")
+    refused(ValueError, "has no mask token", answering.with_mask, lm, "the city of")
     lm.tokenizer.mask_token = "?"
     assert answering.with_mask(lm, "the city of") == "the city of ?"
     assert answering.with_mask(lm, "the ? of Rome") == "the ? of Rome"
     assert answering.before_answer(lm, "the ? of Rome") == "the"  # the space comes with the answer
     assert answering.position(lm, [5, lm.tokenizer.mask_token_id, 7]) == 1
-    with pytest.raises(ValueError, match="has 2 masks"):
-        answering.with_mask(lm, "the ? of ?")
+    refused(ValueError, "has 2 masks", answering.with_mask, lm, "the ? of ?")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -52,5 +51,4 @@ def test_the_next_token_at_the_mask_of_a_masked_model() -> None:
 def test_next_tokens_that_cannot_be_asked_for(lm: LanguageModel) -> None:
     with pytest.raises(ContextLengthError):
         lm.next_tokens("the " * 100)
-    with pytest.raises(ValueError, match="most"):
-        lm.next_tokens("the", 0)
+    refused(ValueError, "most", lm.next_tokens, "the", 0)

@@ -3,6 +3,7 @@ import math
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda import LanguageModel, UnsupportedModelError
@@ -134,19 +135,13 @@ def test_error_falls_to_nothing_and_costs_are_counted() -> None:
 def test_what_cannot_be_is_said() -> None:
     attention = an_attention(gated=False)
     ffn, hidden = attention.fold(), torch.ones(2, 5, dtype=torch.float64)
-    with pytest.raises(ValueError, match="k=12 is more than the 11 entries"):
-        nearest_entries(ffn, hidden, 12)
-    with pytest.raises(ValueError, match="k=0 must be at least 1"):
-        nearest_entries(ffn, hidden, 0)
-    with pytest.raises(ValueError, match="by='norm' must be one of score, contribution"):
-        nearest_entries(ffn, hidden, 1, by="norm")  # type: ignore[arg-type]
+    refused(ValueError, "k=12 is more than the 11 entries", nearest_entries, ffn, hidden, 12)
+    refused(ValueError, "k=0 must be at least 1", nearest_entries, ffn, hidden, 0)
+    refused(ValueError, "by='norm' must be one of score, contribution", nearest_entries, ffn, hidden, 1, by="norm")
     with pytest.raises(ValueError, match="value reads entries of 6 numbers, and these have 7"):
         CrossAttention(attention.entries, attention.match, attention.value[:6], None, torch.relu)
     lm = tiny.build("gpt2")
-    with pytest.raises(ValueError, match="at least one layer"):
-        unfold(lm, [])
-    with pytest.raises(IndexError, match="layer 9"):
-        unfold(lm, [9])
+    refused(ValueError, "at least one layer", unfold, lm, [])
+    refused(IndexError, "layer 9", unfold, lm, [9])
     lm.architecture.block(1).mlp.act = torch.nn.Linear(2, 2)
-    with pytest.raises(UnsupportedModelError, match=r"activation of layer 1.*none"):
-        unfold(lm, [1])
+    refused(UnsupportedModelError, r"activation of layer 1.*none", unfold, lm, [1])

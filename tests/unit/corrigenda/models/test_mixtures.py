@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 from batch_parts import a_batch, last_logits
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda.errors import UnsupportedModelError
@@ -170,14 +171,10 @@ def test_what_a_mixture_has_not() -> None:
         last_logits(lm)
     with pytest.raises(UnsupportedModelError, match="mixture of 4 experts"):
         _ = seen.coefficients
-    with pytest.raises(IndexError, match="expert 4: layer 2 has experts 0 to 3"):
-        lm.memory(LAYER, 4)
-    with pytest.raises(UnsupportedModelError, match="no shared expert"):
-        lm.memory(LAYER, "shared")
-    with pytest.raises(UnsupportedModelError, match=r"layer 1 of Llama.* is no mixture of experts"):
-        tiny.build("llama").memory(1, 0)
-    with pytest.raises(ValueError, match="the site 'attention' has no experts, got expert=1"):
-        Site("attention", 1, 1)
+    refused(IndexError, "expert 4: layer 2 has experts 0 to 3", lm.memory, LAYER, 4)
+    refused(UnsupportedModelError, "no shared expert", lm.memory, LAYER, "shared")
+    refused(UnsupportedModelError, r"layer 1 of Llama.* is no mixture of experts", tiny.build("llama").memory, 1, 0)
+    refused(ValueError, "the site 'attention' has no experts, got expert=1", Site, "attention", 1, 1)
     deepseek = tiny.build("deepseek_v3")
     assert deepseek.memory(0).values.shape == (48, tiny.WIDTH)  # its first layers are plain ones
     assert deepseek.memory(LAYER, "shared").values.shape == (24, tiny.WIDTH)

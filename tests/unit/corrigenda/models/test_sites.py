@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from interventions_parts import site
+from malformed_parts import refused
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -100,12 +101,9 @@ def test_what_joins_the_residual_stream(family: str) -> None:
 
 
 def test_no_such_site(lm: LanguageModel) -> None:
-    with pytest.raises(ValueError, match=r"unknown site 'mlp'; the sites are embeddings, residual_before"):
-        Site("mlp", 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'ffn' needs a layer"):
-        Site("ffn")
-    with pytest.raises(ValueError, match="'embeddings' has no layer, got layer=3"):
-        Site("embeddings", 3)
+    refused(ValueError, r"unknown site 'mlp'; the sites are embeddings, residual_before", Site, "mlp", 1)
+    refused(ValueError, "'ffn' needs a layer", Site, "ffn")
+    refused(ValueError, "'embeddings' has no layer, got layer=3", Site, "embeddings", 3)
     with (
         pytest.raises(IndexError, match="layer 9: the model has 4 layers"),
         through(lm.architecture, Site("ffn", 9), lambda _: None),
@@ -141,8 +139,7 @@ def test_a_family_whose_heads_are_not_known() -> None:
     unknown.architecture.family = lm.architecture.family
     for layer in lm.architecture.blocks:
         layer.self_attn.o_proj = layer.self_attn.o_proj.unlike_any_other
-    with pytest.raises(UnsupportedModelError, match="num_attention_heads=5"):
-        unknown.architecture.n_heads(0)
+    refused(UnsupportedModelError, "num_attention_heads=5", unknown.architecture.n_heads, 0)
 
 
 def test_who_comes_first(lm: LanguageModel) -> None:

@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import low_rank, origin
+from malformed_parts import refused
 from moments_parts import TEXT, elsewhere, noted
 from torch import Tensor
 
@@ -201,8 +202,7 @@ def test_a_model_that_does_not_know_the_words_is_sampled_from() -> None:
 @pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])
 def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match=f"{source}.*neither 'self', nor 'shipped', nor a file"):
-        Text(source).sequences(lm)
+    refused(FileNotFoundError, f"{source}.*neither 'self', nor 'shipped', nor a file", Text(source).sequences, lm)
 
 
 @pytest.mark.parametrize("source", ["wikitext", "wikipedia", "nobody/nothing"])
@@ -216,8 +216,7 @@ def test_hub_out_of_reach(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9 does not answer.*local"):
-        Text(source).sequences(lm)
+    refused(ConnectionError, r"127\.0\.0\.1:9 does not answer.*local", Text(source).sequences, lm)
     assert sum(naps) < 8
 
 
@@ -237,8 +236,7 @@ def test_hub_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hub_text_without_its_column(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corrigenda.data.repository.hub_records", lambda *_: iter([{"words": "the"}]))
-    with pytest.raises(ValueError, match="somebody/something has no column 'text'"):
-        Text("somebody/something").sequences(lm)
+    refused(ValueError, "somebody/something has no column 'text'", Text("somebody/something").sequences, lm)
 
 
 def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

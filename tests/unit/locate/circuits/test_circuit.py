@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
 from corrigenda.errors import UnsupportedModelError
@@ -62,8 +63,7 @@ def test_exact_scores_of_edges_that_are_named(lm: LanguageModel) -> None:
     assert circuit.summary()["exact"] == [[*pair, float(circuit.exact)]]
     assert circuit.table().row_count == 11 - (edge in circuit.order[:10])
     Circuits(edges=(("0.head 1", "0.ffn"),)).check(lm)
-    with pytest.raises(ValueError, match=r"there is no source '9\.ffn'"):
-        Circuits(edges=(("9.ffn", "logits"),)).check(lm)
+    refused(ValueError, r"there is no source '9\.ffn'", Circuits(edges=(("9.ffn", "logits"),)).check, lm)
 
 
 @pytest.mark.parametrize("ablation", ["mean", "zero"])
@@ -92,14 +92,12 @@ def test_a_log_probability_with_zeros_needs_no_counterfactual(lm: LanguageModel)
     ],
 )
 def test_what_does_not_fit_is_said(lm: LanguageModel, others: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        found(lm, others=others, **settings)
+    refused(ValueError, said, found, lm, others=others, **settings)
 
 
 def test_models_without_a_graph_and_facts_that_are_not_known_are_refused(lm: LanguageModel) -> None:
     Circuits().check(lm)
-    with pytest.raises(UnsupportedModelError, match="masked"):
-        Circuits().check(tiny.build("bert"))
+    refused(UnsupportedModelError, "masked", Circuits().check, tiny.build("bert"))
     with pytest.raises(UnknownFactError):
         Circuits().find(lm, FACT, None, (BERLIN,))
 
@@ -110,8 +108,7 @@ def test_many_facts_have_the_faithfulness_of_their_mean_metric(lm: LanguageModel
     none, everything = torch.stack([each.ends for each in circuits]).mean(0).tolist()
     mean = float(torch.stack([each.values[0, 3] for each in circuits]).mean())
     assert survey.faithfulness["score"][3][0] == pytest.approx((mean - none) / (everything - none), abs=1e-4)
-    with pytest.raises(ValueError, match="no circuit"):
-        CircuitSurvey.of([])
+    refused(ValueError, "no circuit", CircuitSurvey.of, [])
 
 
 def test_counterfactuals_about_the_new_object_come_last(lm: LanguageModel) -> None:
@@ -139,8 +136,7 @@ def test_an_edit_changes_which_edges_count(lm: LanguageModel) -> None:
     assert 0 <= change.overlap < 1
     assert float(change.gains.sum()) == pytest.approx(0, abs=1e-4)
     assert change.table().row_count == 10
-    with pytest.raises(ValueError, match="needs its true and its new object"):
-        circuit_change(lm, replace(fact, target_true=None), edit)
+    refused(ValueError, "needs its true and its new object", circuit_change, lm, replace(fact, target_true=None), edit)
 
 
 def test_with_an_edit_the_counterfactual_and_the_mean_stay(lm: LanguageModel) -> None:

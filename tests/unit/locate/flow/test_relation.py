@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from malformed_parts import refused
 from relation_parts import SUBJECTS, known, states
 
 from corrigenda import Fact, LanguageModel
@@ -103,20 +104,15 @@ def test_what_is_no_relation_is_refused(lm: LanguageModel) -> None:
         RelationDecoding().find(lm, one)
     with pytest.raises(ValueError, match="'' has 0 samples with a subject of its own, and a map needs 3 or more"):
         linear_relation(lm, [])
-    with pytest.raises(ValueError, match="no true object"):
-        linear_relation(lm, [*facts, Fact("blue", "the city of {} is", "Dutch")])
-    with pytest.raises(ValueError, match="answer='top'"):
-        RelationDecoding().find(lm, RelationFacts("r", tuple(facts)), "top")
+    refused(ValueError, "no true object", linear_relation, lm, [*facts, Fact("blue", "the city of {} is", "Dutch")])
+    refused(ValueError, "answer='top'", RelationDecoding().find, lm, RelationFacts("r", tuple(facts)), "top")
     with pytest.raises(UnknownFactError, match="none of 5 test samples of 'r'"):
         linear_relation(lm, [Fact(f.subject, f.prompt, None, "violin", relation="r") for f in facts], layers=(2,))
     with pytest.raises(ValueError, match="did you mean capital"):
         group_by_relation([Fact("France", "{} is", None, "Paris", relation="capital")], ["capitol"])
-    with pytest.raises(ValueError, match="no fact names its relation"):
-        group_by_relation([Fact("France", "{} is", None, "Paris")])
-    with pytest.raises(ValueError, match="2 or more"):
-        RelationDecoding(samples=1)
-    with pytest.raises(ValueError, match="leaves nothing to choose from"):
-        RelationDecoding(betas=())
+    refused(ValueError, "no fact names its relation", group_by_relation, [Fact("France", "{} is", None, "Paris")])
+    refused(ValueError, "2 or more", RelationDecoding, samples=1)
+    refused(ValueError, "leaves nothing to choose from", RelationDecoding, betas=())
     with pytest.raises(IndexError):
         RelationDecoding(layers=(99,)).check(lm)
 
@@ -141,10 +137,7 @@ def test_relations_are_read(tmp_path: Path) -> None:
         ({"samples": [{"subject": "France"}]}, "needs 'subject' and 'object'"),
     ):
         file.write_text(json.dumps(record | change))
-        with pytest.raises(RecordError, match=said):
-            read_relations(file)
+        refused(RecordError, said, read_relations, file)
     file.write_text("{")
-    with pytest.raises(RecordError, match="cannot be read"):
-        read_relations(file)
-    with pytest.raises(FileNotFoundError, match="no file of a relation"):
-        read_relations(tmp_path / "nothing")
+    refused(RecordError, "cannot be read", read_relations, file)
+    refused(FileNotFoundError, "no file of a relation", read_relations, tmp_path / "nothing")

@@ -2,6 +2,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import scoped
+from malformed_parts import refused
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.attached import AttachedEdit
@@ -170,14 +171,11 @@ def test_an_update_of_nothing_says_nothing(lm: LanguageModel) -> None:
 
 
 def test_what_cannot_be_read(lm: LanguageModel) -> None:
-    with pytest.raises(TypeError, match="must be of the class Edit"):
-        edit_lens(lm, "rome")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="nothing in the weights to read"):
-        edit_lens(lm, ContextEdit(origin(lm), "the city of Rome"))
+    refused(TypeError, "must be of the class Edit", edit_lens, lm, "rome")
+    refused(TypeError, "nothing in the weights to read", edit_lens, lm, ContextEdit(origin(lm), "the city of Rome"))
     with pytest.raises(TypeError, match="answers beside them; compile its list with how=memit"):
         edit_lens(lm, AttachedEdit(origin(lm), ()))
-    with pytest.raises(TypeError, match="a scoped edit writes nothing into the memories"):
-        edit_lens(lm, scoped(lm, 0))
+    refused(TypeError, "a scoped edit writes nothing into the memories", edit_lens, lm, scoped(lm, 0))
     memory = lm.memory(1)
     edit: Edit = LowRankEdit.of(lm, origin(lm), {1: (drawn(memory.d_ffn, 1), drawn(1, memory.d_model))})
     with edit.applied(lm), pytest.raises(ValueError, match="revert it"):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
@@ -140,13 +141,10 @@ def test_the_most_likely_token_is_taken_by_default() -> None:
 
 
 def test_bad_input_is_refused(lm: LanguageModel) -> None:
-    with pytest.raises(UnknownTokenError, match="Kyoto"):
-        logit_attribution(lm, PROMPT, "Kyoto")
-    with pytest.raises(IndexError, match="position 20: the prompt has 7 tokens, 0 to 6"):
-        logit_attribution(lm, PROMPT, position=20)
+    refused(UnknownTokenError, "Kyoto", logit_attribution, lm, PROMPT, "Kyoto")
+    refused(IndexError, "position 20: the prompt has 7 tokens, 0 to 6", logit_attribution, lm, PROMPT, position=20)
     lm.architecture.family = replace(lm.architecture.family, final_norm=None)
-    with pytest.raises(UnsupportedModelError, match="no final norm"):
-        logit_attribution(lm, PROMPT)
+    refused(UnsupportedModelError, "no final norm", logit_attribution, lm, PROMPT)
 
 
 def test_a_layer_that_adds_something_else_is_refused(lm: LanguageModel) -> None:

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
@@ -71,8 +72,7 @@ def test_a_prefix_can_be_read_again(lm: LanguageModel) -> None:
         # A prefix is a text of its own: run alone it gives the same coefficient.
         alone = coefficients_of(lm, [ids[: example.position + 1]], tiny.DEPTH - 1)[0, -1, 7]
         assert float(alone) == pytest.approx(example.coefficient, rel=1e-4)
-    with pytest.raises(IndexError, match="neuron 48"):
-        found.examples(lm, 0, 48)
+    refused(IndexError, "neuron 48", found.examples, lm, 0, 48)
 
 
 def test_a_pass_that_was_cut_short_goes_on_to_the_same_bits(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -142,7 +142,5 @@ def test_triggers_with_the_same_last_token_are_counted() -> None:
 
 
 def test_bad_input(lm: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="t=300: the text has only 200 prefixes"):
-        trigger_examples(lm, TEXT, 300)
-    with pytest.raises(ValueError, match="t=0 must be at least 1"):
-        trigger_examples(lm, TEXT, 0)
+    refused(ValueError, "t=300: the text has only 200 prefixes", trigger_examples, lm, TEXT, 300)
+    refused(ValueError, "t=0 must be at least 1", trigger_examples, lm, TEXT, 0)

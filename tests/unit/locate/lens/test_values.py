@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import LanguageModel
 from corrigenda.edits.low_rank import LowRankEdit
@@ -86,14 +87,9 @@ def test_values_are_found_by_the_tokens_they_promote() -> None:
 
 
 def test_bad_input_is_refused(lm: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="k=0"):
-        read_values(lm, k=0)
-    with pytest.raises(IndexError, match="layer 9"):
-        read_values(lm, [9])
+    refused(ValueError, "k=0", read_values, lm, k=0)
+    refused(IndexError, "layer 9", read_values, lm, [9])
     found = read_values(lm, [1], k=1)
-    with pytest.raises(IndexError, match="layer 0 was not read; the layers are 1"):
-        found.words(0, 0)
-    with pytest.raises(IndexError, match="neuron 48"):
-        found.words(1, 48)
-    with pytest.raises(ValueError, match="sign=0"):
-        found.words(1, 0, 0)  # type: ignore[arg-type]
+    refused(IndexError, "layer 0 was not read; the layers are 1", found.words, 0, 0)
+    refused(IndexError, "neuron 48", found.words, 1, 48)
+    refused(ValueError, "sign=0", found.words, 1, 0, 0)

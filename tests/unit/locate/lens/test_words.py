@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
@@ -97,10 +98,8 @@ def test_top_and_bottom_and_ranks(lm: LanguageModel) -> None:
     both = words.rank_of(torch.stack([scores, -scores]), torch.tensor([best.ids[0], best.ids[1]]))
     assert both.tolist() == [0, tiny.VOCABULARY - 2]
     assert len(words.top(lm, scores, 10_000)) == tiny.VOCABULARY
-    with pytest.raises(ValueError, match="k=0"):
-        words.top(lm, scores, 0)
-    with pytest.raises(ValueError, match="one row of scores"):
-        words.top(lm, scores[None])
+    refused(ValueError, "k=0", words.top, lm, scores, 0)
+    refused(ValueError, "one row of scores", words.top, lm, scores[None])
 
 
 def test_a_token_is_named_by_its_text_or_number(lm: LanguageModel) -> None:
@@ -110,24 +109,17 @@ def test_a_token_is_named_by_its_text_or_number(lm: LanguageModel) -> None:
         words.UnknownTokenError, match=r"'Eiffel tower' is 2 tokens of tiny-llama \('Eiffel', 'tower'\)"
     ):
         words.token_id(lm, "Eiffel tower")
-    with pytest.raises(words.UnknownTokenError, match="does not know the token 'Kyoto'"):
-        words.token_id(lm, "Kyoto")
-    with pytest.raises(words.UnknownTokenError, match="empty"):
-        words.token_id(lm, "")
-    with pytest.raises(words.UnknownTokenError, match="no token 5000: its tokens are 0 to"):
-        words.token_id(lm, 5000)
-    with pytest.raises(TypeError, match=r"1\.5"):
-        words.token_id(lm, 1.5)  # type: ignore[arg-type]
+    refused(words.UnknownTokenError, "does not know the token 'Kyoto'", words.token_id, lm, "Kyoto")
+    refused(words.UnknownTokenError, "empty", words.token_id, lm, "")
+    refused(words.UnknownTokenError, "no token 5000: its tokens are 0 to", words.token_id, lm, 5000)
+    refused(TypeError, r"1\.5", words.token_id, lm, 1.5)
 
 
 def test_what_cannot_be_read_is_refused() -> None:
     bert, llama = tiny.build("bert"), tiny.build("llama")
     vectors = torch.zeros(1, tiny.WIDTH)
     for read in (words.read_states, words.read_static):
-        with pytest.raises(UnsupportedModelError, match="is an encoder"):
-            read(bert, vectors)
-        with pytest.raises(ValueError, match=r"shape \(1, 5\)"):
-            read(llama, torch.zeros(1, 5))
+        refused(UnsupportedModelError, "is an encoder", read, bert, vectors)
+        refused(ValueError, r"shape \(1, 5\)", read, llama, torch.zeros(1, 5))
     llama.architecture.family = replace(llama.architecture.family, final_norm=None)
-    with pytest.raises(UnsupportedModelError, match="no final norm"):
-        words.read_states(llama, vectors)
+    refused(UnsupportedModelError, "no final norm", words.read_states, llama, vectors)

@@ -2,6 +2,7 @@ import pytest
 import tiny
 import torch
 from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probability, quiet, tokens
+from malformed_parts import refused
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
 from locate.neurons.attribution import attribute
@@ -116,44 +117,30 @@ def test_masks() -> None:
         *lm.tokenizer("of")["input_ids"],
     ]
     torch.testing.assert_close(at_end.attributions, with_mask.attributions)
-    with pytest.raises(ValueError, match="has 2 masks"):
-        knowledge_neurons(lm, "the ? is ?", "French")
+    refused(ValueError, "has 2 masks", knowledge_neurons, lm, "the ? is ?", "French")
     lm.tokenizer.mask_token = None
-    with pytest.raises(ValueError, match="no mask token"):
-        knowledge_neurons(lm, "the mother tongue is", "French")
+    refused(ValueError, "no mask token", knowledge_neurons, lm, "the mother tongue is", "French")
 
 
 def test_bad_input() -> None:
     lm = build("llama")
-    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
-        knowledge_neurons(lm, FACT, steps=0)
-    with pytest.raises(ValueError, match="method='magic' must be one of"):
-        knowledge_neurons(lm, FACT, method="magic")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="rule='left' must be one of"):
-        knowledge_neurons(lm, FACT, rule="left")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
-        knowledge_neurons(lm, FACT, max_tokens=0)
+    refused(ValueError, "steps=0 must be at least 1", knowledge_neurons, lm, FACT, steps=0)
+    refused(ValueError, "method='magic' must be one of", knowledge_neurons, lm, FACT, method="magic")
+    refused(ValueError, "rule='left' must be one of", knowledge_neurons, lm, FACT, rule="left")
+    refused(ValueError, "max_tokens=0 must be at least 1", knowledge_neurons, lm, FACT, max_tokens=0)
     for answer in ("", "  "):
-        with pytest.raises(ValueError, match="is empty"):
-            knowledge_neurons(lm, FACT, answer)
-    with pytest.raises(ValueError, match="is empty"):
-        knowledge_neurons(lm, " ", "French")
-    with pytest.raises(ValueError, match="without a true object"):
-        knowledge_neurons(lm, PROMPT)
-    with pytest.raises(ValueError, match="without a true object"):
-        knowledge_neurons(lm, Fact("Ben", "{} plays", "piano"))
+        refused(ValueError, "is empty", knowledge_neurons, lm, FACT, answer)
+    refused(ValueError, "is empty", knowledge_neurons, lm, " ", "French")
+    refused(ValueError, "without a true object", knowledge_neurons, lm, PROMPT)
+    refused(ValueError, "without a true object", knowledge_neurons, lm, Fact("Ben", "{} plays", "piano"))
     with pytest.raises(ValueError, match="has 70 tokens, and tiny-llama reads at most 64"):
         knowledge_neurons(lm, "the " * 69 + "is", "French")
-    with pytest.raises(IndexError, match="layer 4"):
-        knowledge_neurons(lm, FACT, layers=[4])
-    with pytest.raises(ValueError, match="no layer to look at"):
-        knowledge_neurons(lm, FACT, layers=[])
-    with pytest.raises(ValueError, match="the layers have to ascend"):
-        attribute(lm, [knowledge_neurons(lm, FACT).question], [2, 1])
+    refused(IndexError, "layer 4", knowledge_neurons, lm, FACT, layers=[4])
+    refused(ValueError, "no layer to look at", knowledge_neurons, lm, FACT, layers=[])
+    refused(ValueError, "the layers have to ascend", attribute, lm, [knowledge_neurons(lm, FACT).question], [2, 1])
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
-    with pytest.raises(ValueError, match="gives no numbers"):
-        knowledge_neurons(lm, FACT)
+    refused(ValueError, "gives no numbers", knowledge_neurons, lm, FACT)
 
 
 def result(
@@ -176,8 +163,7 @@ def test_coarse_set() -> None:
     assert found.by_layer().tolist() == pytest.approx([-0.9, 0.91])
     assert result([[-1.0, 0.0], [-2.0, -0.1]]).neurons() == ()
     for threshold in (-0.1, 1.0):
-        with pytest.raises(ValueError, match="threshold"):
-            found.neurons(threshold)
+        refused(ValueError, "threshold", found.neurons, threshold)
 
 
 def test_layers_by_attribution() -> None:
@@ -185,12 +171,9 @@ def test_layers_by_attribution() -> None:
     assert layers_by_attribution(results) == (5,)  # the sums: 1.1 and 1.8
     assert layers_by_attribution(results[:2], 2) == (2, 5)  # 1.1 and 1.0
     for n in (0, 3):
-        with pytest.raises(ValueError, match="n must be between 1 and the 2 layers"):
-            layers_by_attribution(results, n)
-    with pytest.raises(ValueError, match="different layers"):
-        layers_by_attribution([results[0], result([[1.0], [2.0]], layers=(0, 1))])
-    with pytest.raises(ValueError, match="no result"):
-        layers_by_attribution([])
+        refused(ValueError, "n must be between 1 and the 2 layers", layers_by_attribution, results, n)
+    refused(ValueError, "different layers", layers_by_attribution, [results[0], result([[1.0], [2.0]], layers=(0, 1))])
+    refused(ValueError, "no result", layers_by_attribution, [])
 
 
 THOMAS = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
@@ -232,5 +215,4 @@ def test_an_answer_by_its_tokens(lm: LanguageModel) -> None:
     by_text, by_tokens = ask(lm, THOMAS, "French guitar"), ask(lm, THOMAS, lm.tokens("French guitar"))
     assert by_tokens == by_text
     assert knowledge_neurons(lm, "Thomas speaks", [2], steps=1).question.answer_ids == (2,)
-    with pytest.raises(ValueError, match="answer of no token"):
-        ask(lm, THOMAS, [])
+    refused(ValueError, "answer of no token", ask, lm, THOMAS, [])

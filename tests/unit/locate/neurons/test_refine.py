@@ -1,5 +1,6 @@
 import pytest
 import torch
+from malformed_parts import refused
 
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
 from locate.neurons.refine import refine
@@ -90,10 +91,7 @@ def test_a_prompt_that_nothing_speaks_for_has_no_say_in_the_top() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="no result"):
-        refine([])
+    refused(ValueError, "no result", refine, [])
     for share in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=r"\[0, 1\)"):
-            refine(FOUR, share=share)
-    with pytest.raises(ValueError, match="different models"):
-        refine([*FOUR, *prompts({1}, model="another")])
+        refused(ValueError, r"\[0, 1\)", refine, FOUR, share=share)
+    refused(ValueError, "different models", refine, [*FOUR, *prompts({1}, model="another")])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from torch import Tensor
 from tracing_parts import FACT, NOISE, brute_force
 
@@ -30,8 +31,7 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(lm: LanguageModel,
     some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2])
     assert torch.allclose(some, alone[[0, 2]], atol=1e-6)
     assert float(alone.abs().max()) > 1e-5  # there is something to compare
-    with pytest.raises(ValueError, match="use find"):
-        replace(settings, method="attribution").at_last_subject(lm, FACT, "top")
+    refused(ValueError, "use find", replace(settings, method="attribution").at_last_subject, lm, FACT, "top")
 
 
 @pytest.mark.parametrize("prompt", ["the mother tongue of {} is the", "{} was with the red king in the"])
@@ -51,10 +51,8 @@ def test_the_relation_is_hidden(lm: LanguageModel, site: Literal["ffn", "attenti
 def test_a_prompt_that_ends_with_its_subject_has_no_relation_after_it() -> None:
     lm, fact = tiny.build("llama"), replace(FACT, prompt="the mother tongue of {}")
     message = "'the mother tongue of Danielle Darrieux' ends with its subject, and no token of the relation"
-    with pytest.raises(ValueError, match=message):
-        causal_trace(lm, fact, "top", noise=NOISE, hidden="relation")
-    with pytest.raises(ValueError, match=message):
-        CausalTrace(noise=NOISE).at_last_tokens(lm, fact, "top")
+    refused(ValueError, message, causal_trace, lm, fact, "top", noise=NOISE, hidden="relation")
+    refused(ValueError, message, CausalTrace(noise=NOISE).at_last_tokens, lm, fact, "top")
     with pytest.raises(ValueError, match="is a masked one: trace its subject"):
         causal_trace(tiny.build("bert"), FACT, "top", noise=NOISE, hidden="relation")
 
@@ -106,8 +104,7 @@ def test_a_model_that_gives_no_numbers(lm: LanguageModel) -> None:
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
     for settings in (CausalTrace(noise=NOISE), CausalTrace(site="ffn", window=2, method="attribution", noise=NOISE)):
-        with pytest.raises(ValueError, match="gives no numbers"):
-            settings.find(lm, FACT, "top")
+        refused(ValueError, "gives no numbers", settings.find, lm, FACT, "top")
 
 
 def test_the_first_order_estimate_where_no_gradients_are_kept(lm: LanguageModel) -> None:
@@ -220,8 +217,7 @@ def test_average_by_hand() -> None:
 
 
 def test_what_cannot_be_averaged() -> None:
-    with pytest.raises(ValueError, match="one kind, got 0"):
-        average([])
+    refused(ValueError, "one kind, got 0", average, [])
     with pytest.raises(ValueError, match="one kind, got 2"):
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
     with pytest.raises(ValueError, match="one kind, got 2"):
@@ -247,13 +243,11 @@ def test_pictures(tmp_path: Path, suffix: str) -> None:
     ],
 )
 def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CausalTrace(**settings)
+    refused(ValueError, message, CausalTrace, **settings)
 
 
 def test_noise_that_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="there is none"):
-        Noise(subjects=()).level(tiny.build("gpt2"))
+    refused(ValueError, "there is none", Noise(subjects=()).level, tiny.build("gpt2"))
 
 
 def test_a_window_larger_than_the_model() -> None:
@@ -275,5 +269,4 @@ def test_an_answer_is_a_whole_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))
     assert (asked.answer, asked.answer_ids) == ("东", tuple(ids))
     says = iter([*ids[:2], ids[0], ids[1], ids[2]])
-    with pytest.raises(UnknownFactError, match="does not know"):
-        ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))
+    refused(UnknownFactError, "does not know", ask, lm, Fact("中国", "{}的首都是", "罗马", "东京"))
