@@ -31,7 +31,7 @@ def folder(llama: LanguageModel, tmp_path: Path) -> Path:
     return tmp_path / "tiny"
 
 
-@pytest.mark.parametrize("family", ["llama", "bert", "gpt2", "opt", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "bert", "gpt2", "opt", "mixtral", "bart", "t5", "t5-gated"])
 def test_folder(family: str, tmp_path: Path) -> None:
     lm = tiny.build(family)
     lm.save_pretrained(tmp_path)

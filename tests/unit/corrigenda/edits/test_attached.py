@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from batch_parts import distance
+from by_hooks import coefficients
 from edits_parts import origin
 from torch import Tensor
 
@@ -26,17 +27,6 @@ PLACES = [2, 3]
 TOLERANCE = 1e-4
 
 
-def coefficients(lm: LanguageModel, ids: list[int], layer: int) -> Tensor:
-    """(position, d_ffn), from the module's own input."""
-    seen = []
-    module = lm.architecture.values(layer)
-    handle = module.register_forward_pre_hook(lambda _m, args: seen.append(args[0].reshape(len(ids), -1)))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].float()
-
-
 def place(lm: LanguageModel, row: int) -> int:
     """The position of an entry's key in its prompt, behind special tokens."""
     ids = lm.tokens(SPOKEN[row])
@@ -51,9 +41,9 @@ def attached(
     made = []
     for layer in layers:
         memory = lm.memory(layer)
-        mean = torch.cat([coefficients(lm, lm.tokens(prompt), layer) for prompt in SILENT]).mean(0)
+        mean = coefficients(lm, layer, *(lm.tokens(prompt) for prompt in SILENT)).float().mean(0)
         projection = torch.randn(memory.d_ffn, 40, generator=draw)
-        keys = torch.stack([coefficients(lm, lm.tokens(p), layer)[place(lm, i)] for i, p in enumerate(SPOKEN)])
+        keys = torch.stack([coefficients(lm, layer, lm.tokens(p))[place(lm, i)] for i, p in enumerate(SPOKEN)]).float()
         keys = torch.nn.functional.normalize((keys - mean) @ projection, dim=1)
         values = size * torch.randn(2, memory.d_model, generator=draw)
         thresholds = torch.tensor([0.95, 0.94])

@@ -77,10 +77,10 @@ def test_every_order(family: str, dtype: torch.dtype) -> None:
     assert not lm.edits.untouched  # nothing is kept that is not needed
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.ENCODER_DECODERS])
 def test_delta_lands_in_the_values(family: str) -> None:
     lm = tiny.build(family)
-    before, values, edit = state(lm), lm.memory(2).values.clone(), low_rank(lm, 0, {2: 2})
+    before, values, edit = weights(lm), lm.memory(2).values.clone(), low_rank(lm, 0, {2: 2})
     with edit.applied(lm):
         assert torch.equal(lm.memory(2).values, values + edit.delta(2))
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import drawn, origin
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
@@ -17,19 +18,9 @@ from corrigenda.forward.recording import forward_logits
 ACTIVE = 12
 
 
-def coefficients(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """What enters the values' module, (position, d_ffn), by a hook of our own."""
-    seen = []
-    handle = lm.architecture.values(LAYER).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].reshape(len(ids), -1)
-
-
 def mask(lm: LanguageModel, ids: list[int], background: Tensor, permutation: Tensor) -> set[int]:
     """The formula: of the mean without the first token, less the background, the largest magnitudes, permuted."""
-    mean = coefficients(lm, ids)[1:].double().mean(0) - background.double()
+    mean = coefficients(lm, LAYER, ids)[1:].double().mean(0) - background.double()
     order = sorted(range(len(mean)), key=lambda i: -abs(float(mean[i])))
     return {int(permutation[i]) for i in order[:ACTIVE]}
 
@@ -37,7 +28,7 @@ def mask(lm: LanguageModel, ids: list[int], background: Tensor, permutation: Ten
 def made(lm: LanguageModel, **changes: Any) -> MaskedMemoryEdit:
     """Entries of the first and the third prompt, spoken where every index is met."""
     memory = lm.memory(LAYER)
-    background = torch.stack([coefficients(lm, lm.tokens(prompt))[1:].mean(0) for prompt in PROMPTS]).mean(0)
+    background = torch.stack([coefficients(lm, LAYER, lm.tokens(prompt))[1:].mean(0) for prompt in PROMPTS]).mean(0)
     permutation = torch.randperm(memory.d_ffn, generator=torch.Generator().manual_seed(5))
     masks = torch.zeros(2, memory.d_ffn, dtype=torch.bool)
     for entry, prompt in enumerate((PROMPTS[0], PROMPTS[2])):
@@ -52,7 +43,7 @@ def by_hand(lm: LanguageModel, edit: MaskedMemoryEdit, ids: list[int], entry: in
     change = torch.zeros(len(ids), lm.memory(LAYER).d_model)
     if entry is not None:
         own = edit.masks[entry].double()
-        change[1:] = ((coefficients(lm, ids)[1:].double() * own) @ edit.delta.double()).float()
+        change[1:] = ((coefficients(lm, LAYER, ids)[1:].double() * own) @ edit.delta.double()).float()
 
     def hook(_module: object, _args: object, output: Tensor) -> Tensor:
         return output + change.view_as(output)

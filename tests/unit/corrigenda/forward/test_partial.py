@@ -26,7 +26,7 @@ def plain(lm: LanguageModel, row: Tensor) -> Tensor:
     return lm.model(input_ids=row[None], attention_mask=torch.ones_like(row[None])).logits[0]
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.MIXTURES])
 @pytest.mark.parametrize("layer", [0, 2, tiny.DEPTH - 1])
 def test_equals_full_forward(family: str, layer: int) -> None:
     lm = tiny.build(family)

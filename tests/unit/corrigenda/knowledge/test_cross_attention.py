@@ -3,6 +3,7 @@ import math
 import pytest
 import tiny
 import torch
+from by_hooks import entering
 from malformed_parts import refused
 from torch import Tensor
 
@@ -17,11 +18,8 @@ LAYERS = (1, 3)
 
 def seen(lm: LanguageModel, layer: int) -> tuple[Tensor, Tensor]:
     """What enters a layer's keys in a real forward, and what leaves its values."""
-    inputs: list[Tensor] = []
-    handle = lm.architecture.keys(layer).register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
-    with lm.memory(layer).capture() as found:
+    with entering(lm.architecture.keys(layer)) as inputs, lm.memory(layer).capture() as found:
         forward_logits(lm, lm.batch([[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]))
-    handle.remove()
     return inputs[0].reshape(found.output.shape).detach(), found.output.detach()
 
 

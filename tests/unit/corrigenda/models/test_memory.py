@@ -2,7 +2,7 @@ import pytest
 import tiny
 import torch
 from batch_parts import a_batch, last_logits
-from torch import Tensor
+from by_hooks import entering
 
 from corrigenda.forward.recording import forward_logits
 
@@ -15,11 +15,8 @@ def test_output_is_coefficients_times_values(family: str) -> None:
     lm = tiny.build(family)
     memory = lm.memory(LAYER)
     key_module, value_module = lm.architecture.keys(LAYER), lm.architecture.values(LAYER)
-    inputs: list[Tensor] = []
-    handle = key_module.register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
-    with memory.capture() as seen:
+    with entering(key_module) as inputs, memory.capture() as seen:
         forward_logits(lm, a_batch(lm))
-    handle.remove()
     bias = getattr(value_module, "bias", None)
     expected = seen.coefficients @ memory.values + (0 if bias is None else bias)
     torch.testing.assert_close(seen.output, expected, atol=1e-4, rtol=1e-4)
@@ -39,7 +36,7 @@ def test_output_is_coefficients_times_values(family: str) -> None:
         torch.testing.assert_close(seen.coefficients, torch.nn.functional.gelu(sums), atol=5e-3, rtol=5e-3)
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.ENCODER_DECODERS])
 def test_a_value_delta_is_written_and_equals_adding_its_output(family: str) -> None:
     lm = tiny.build(family)
     memory = lm.memory(LAYER)

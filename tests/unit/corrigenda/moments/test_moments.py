@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import low_rank, origin
 from malformed_parts import refused
 from moments_parts import TEXT, elsewhere, noted
@@ -42,13 +43,8 @@ def kept(cache: Path, what: str) -> list[Path]:
 
 def by_hand(lm: LanguageModel, layer: int, sequences: list[list[int]]) -> Tensor:
     """The mean of m m^T, from a hook on the values' module, one token after another, in float64."""
-    inputs: list[Tensor] = []
-    handle = lm.architecture.values(layer).register_forward_pre_hook(lambda _m, args: inputs.append(args[0]))
-    for sequence in sequences:
-        lm.model(input_ids=torch.tensor([sequence]))
-    handle.remove()
-    coefficients = [m.double() for states in inputs for m in states.view(-1, states.shape[-1])]
-    return sum((torch.outer(m, m) for m in coefficients), torch.zeros(())) / len(coefficients)
+    found = coefficients(lm, layer, *sequences).double()
+    return sum((torch.outer(m, m) for m in found), torch.zeros(())) / len(found)
 
 
 @pytest.mark.parametrize("family", ["bert", "bloom", "gpt2", "llama", "opt", "phi3"])

@@ -3,6 +3,7 @@ import math
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
@@ -18,12 +19,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOKENS", 40)
 
 
-@torch.no_grad()
 def coefficient(lm: LanguageModel, ids: list[int], layer: int, neuron: int) -> float:
     """At the last token of a text that is run alone."""
-    with lm.memory(layer).capture() as seen:
-        lm.model(input_ids=torch.tensor([ids]), use_cache=False)
-    return float(seen.coefficients[0, -1, neuron])
+    return float(coefficients(lm, layer, ids)[-1, neuron])
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from malformed_parts import refused
-from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.moments.text import Text
@@ -26,18 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@torch.no_grad()
-def coefficients_of(lm: LanguageModel, sequences: list[list[int]], layer: int) -> Tensor:
-    """(text, position, d_ffn), by a forward of the whole model for each text, with a hook of its own."""
-    seen: list[Tensor] = []
-    module = lm.architecture.values(layer)
-    handle = module.register_forward_pre_hook(lambda _module, args: seen.append(args[0].reshape(-1, args[0].shape[-1])))
-    for sequence in sequences:
-        lm.model(input_ids=torch.tensor([sequence]), use_cache=False)
-    handle.remove()
-    return torch.stack(seen)
-
-
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_they_are_the_largest_by_brute_force(family: str) -> None:
     lm = tiny.build(family)
@@ -46,7 +34,7 @@ def test_they_are_the_largest_by_brute_force(family: str) -> None:
     gated = lm.memory(0).gates is not None
     assert found.signed == gated
     for layer in range(tiny.DEPTH):
-        every = coefficients_of(lm, sequences, layer)[:, 1:-1]
+        every = coefficients(lm, layer, *sequences).unflatten(0, (len(sequences), -1))[:, 1:-1]
         flat = every.flatten(0, 1)
         sizes = flat.abs() if gated else flat
         expected = sizes.sort(dim=0, descending=True).values[:T].T
@@ -70,7 +58,7 @@ def test_a_prefix_can_be_read_again(lm: LanguageModel) -> None:
         assert example.next_token == lm.tokenizer.decode([ids[example.position + 1]])
         assert int(found.last_tokens[-1, 7, rank]) == ids[example.position]
         # A prefix is a text of its own: run alone it gives the same coefficient.
-        alone = coefficients_of(lm, [ids[: example.position + 1]], tiny.DEPTH - 1)[0, -1, 7]
+        alone = coefficients(lm, tiny.DEPTH - 1, ids[: example.position + 1])[-1, 7]
         assert float(alone) == pytest.approx(example.coefficient, rel=1e-4)
     refused(IndexError, "neuron 48", found.examples, lm, 0, 48)
 
