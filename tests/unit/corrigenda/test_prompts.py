@@ -1,5 +1,4 @@
 import random
-import warnings
 
 import pytest
 import tiny
@@ -149,13 +148,12 @@ def test_partial_forward_from_a_shared_recording() -> None:
         assert distance(found[row, :length].log_softmax(-1), expected[row, :length].log_softmax(-1)) < TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_masked_model_shares_nothing() -> None:
     lm = tiny.build("bert")
     batch = lm.batch(SHARING["one head"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = record_shared(lm, batch, layers=[2]).record([2], batch.lengths - 1)
-        assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
+    found = record_shared(lm, batch, layers=[2]).record([2], batch.lengths - 1)
+    assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
 
 
 def test_only_whole_rows_are_recorded(lm: LanguageModel) -> None:

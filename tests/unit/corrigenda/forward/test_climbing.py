@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -30,20 +28,19 @@ def write(lm: LanguageModel, layer: int) -> None:
     lm.memory(layer).add_to_values(0.5 * values.std() * torch.randn(values.shape, generator=draw))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_each_look_is_a_whole_forward(family: str) -> None:
     lm = tiny.build(family)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
-        for layer, top in ((0, 2), (1, 2), (1, 1), (3, 3)):
-            inside, beyond = Site("coefficients", layer), Site("ffn", top)
-            found, further = climb.look(layer, beyond, torch.tensor(WHICH))
-            for row in range(len(ROWS)):
-                torch.testing.assert_close(found[row], whole(lm, inside, row), rtol=1e-3, atol=1e-4)
-            for place, row in enumerate(WHICH):
-                torch.testing.assert_close(further[place], whole(lm, beyond, row), rtol=1e-3, atol=1e-4)
-            write(lm, layer)  # what it will be found with from above
+    climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
+    for layer, top in ((0, 2), (1, 2), (1, 1), (3, 3)):
+        inside, beyond = Site("coefficients", layer), Site("ffn", top)
+        found, further = climb.look(layer, beyond, torch.tensor(WHICH))
+        for row in range(len(ROWS)):
+            torch.testing.assert_close(found[row], whole(lm, inside, row), rtol=1e-3, atol=1e-4)
+        for place, row in enumerate(WHICH):
+            torch.testing.assert_close(further[place], whole(lm, beyond, row), rtol=1e-3, atol=1e-4)
+        write(lm, layer)  # what it will be found with from above
 
 
 def test_what_has_been_reached_does_not_run_again(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:

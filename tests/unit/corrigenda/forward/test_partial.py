@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -26,15 +24,14 @@ def plain(lm: LanguageModel, row: Tensor) -> Tensor:
     return lm.model(input_ids=row[None], attention_mask=torch.ones_like(row[None])).logits[0]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.MIXTURES])
 @pytest.mark.parametrize("layer", [0, 2, tiny.DEPTH - 1])
 def test_equals_full_forward(family: str, layer: int) -> None:
     lm = tiny.build(family)
     batch = random_batch(lm, LENGTHS)
     start = torch.tensor([6, 0, 3, 6])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recording = record(lm, batch, layers=[layer])
+    recording = record(lm, batch, layers=[layer])
     partial = PartialForward(lm, recording, layer, start)
     logits = partial.logits()
     for row, length in enumerate(LENGTHS):
@@ -63,6 +60,7 @@ def test_only_later_positions_run(family: str) -> None:
     assert seen == {2: 4 * 4, 3: 4 * 4}  # 4 rows, at most 4 positions each; layers 0 and 1 did not run
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_change_inside_equals_change_in_full_forward(family: str) -> None:
     lm = tiny.build(family)
@@ -76,9 +74,7 @@ def test_change_inside_equals_change_in_full_forward(family: str) -> None:
         full = forward_logits(lm, batch, last)
     full.log_softmax(-1)[:, 5].sum().backward()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        partial = PartialForward(lm, record(lm, batch, layers=[layer]), layer, at)
+    partial = PartialForward(lm, record(lm, batch, layers=[layer]), layer, at)
     with lm.memory(layer).add(delta, partial.local(at)):
         logits = partial.logits(partial.local(last))
     logits.log_softmax(-1)[:, 5].sum().backward()

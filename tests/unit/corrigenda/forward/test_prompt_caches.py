@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -14,14 +12,13 @@ from eval import EvalSettings, measure
 PROMPTS = ["Ben", "the tower is in", "Thomas speaks", "red green blue one two three four", "the river"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_it_goes_on_as_from_the_prompts(family: str) -> None:
     lm = tiny.build(family)
     tokens = [lm.tokens(prompt) for prompt in PROMPTS]
     caches = PromptCaches(lm, tokens)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recordings = [record(lm, lm.batch(part), []) for part in (tokens[1:3], [*tokens[3:], tokens[0], [5, 6]])]
+    recordings = [record(lm, lm.batch(part), []) for part in (tokens[1:3], [*tokens[3:], tokens[0], [5, 6]])]
     caches.add(recordings[0])
     assert not caches.complete
     caches.add(recordings[1])

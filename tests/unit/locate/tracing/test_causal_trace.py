@@ -1,7 +1,6 @@
 """Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
 
 import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -114,13 +113,12 @@ def test_the_first_order_estimate_where_no_gradients_are_kept(lm: LanguageModel)
     assert torch.equal(scores, settings.find(lm, FACT, "top").scores)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_masked_models_are_traced_at_the_mask() -> None:
     lm = tiny.build("bert")
     lm.tokenizer.add_special_tokens({"mask_token": "blue"})  # any word of the tiny vocabulary will do
     fact = Fact("Paris", "{} is the city of blue .", "French")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace = causal_trace(lm, fact, "top", noise=NOISE)
+    trace = causal_trace(lm, fact, "top", noise=NOISE)
     ids = torch.tensor([lm.tokens(fact.statement)])
     place = ids[0].tolist().index(lm.tokenizer.mask_token_id)
     clean = lm.model(input_ids=ids).logits[0, place].softmax(-1)
