@@ -175,14 +175,6 @@ def test_what_was_recognised_and_keys_that_are_not_read_are_said_once(
     assert said.endswith("keys that are not read, and in how many of 2 records: weather (2)")
 
 
-def test_mquake_with_several_changes_is_refused(path: Path) -> None:
-    record = RECORDS["MQuAKE"]
-    two = changed(record, "requested_rewrite", record["requested_rewrite"] * 2)
-    facts = read_facts(write(path, record, {**two, "case_id": 13}), on_error="skip")
-    assert len(facts) == 1
-    assert "field 'requested_rewrite': asks for 2 changes" in str(facts.skipped[0])
-
-
 def test_answers_in() -> None:
     answers = [["Berlin", " Berlin, Germany "], [""], "no", 3]
     assert answers_in(answers, "a") == ("Berlin", "Berlin, Germany ", "no", "3")
@@ -290,12 +282,6 @@ def test_all_of_counterfact() -> None:
     assert sum(len(fact.paraphrases) for fact in facts) == 2000
     assert sum(len(fact.neighbourhood) for fact in facts) == 18870
     assert {fact.verb for fact in facts} == {"modify"}
-    first = facts[0]
-    assert (first.id, first.relation, first.subject) == ("5", "P103", "Thomas Joannes Stieltjes")
-    assert first.statement == "The mother tongue of Thomas Joannes Stieltjes is"
-    assert (first.target_new, first.target_true) == ("English", "Dutch")
-    assert first.paraphrases == ("Thomas Joannes Stieltjes was born in",)
-    assert len(first.neighbourhood) == 10
     by_id = {fact.id: fact for fact in facts}
     assert (by_id["15871"].prompt, by_id["15871"].target_true) == ("{}, the", "midfielder")
     # One of the four records whose subject is also the beginning of a neighbour's name.
@@ -313,11 +299,6 @@ def test_all_of_zsre() -> None:
     same = [89, 102, 116, 158, 203, 214, 230, 273, 274, 403, 454, 488, 523, 542, 597, 655]
     assert [error.number for error in facts.skipped if "right answers" in error.problem] == same
     assert [error.number for error in facts.skipped if "is empty" in error.problem] == [535]
-    first = facts[0]
-    assert (first.subject, first.prompt) == ("UniFirst", "What is the product made by {}?")
-    assert (first.target_new, first.target_true) == ("unmanned aircraft", "uniform")
-    assert first.paraphrases == ("What will be the product of UniFirst?",)
-    assert first.locality == (Probe("nq question: john goodman's character in the big lebowski?", "Walter Sobchak"),)
     assert facts[1].statement == "What is the name of the constellation which Delta Serpentis belongs?"
     assert "Captain Universe" in {fact.target_new for fact in facts}  # " Captain Universe" in the file
     assert all(fact.subject in fact.paraphrases[0] for fact in facts)
@@ -332,7 +313,5 @@ def test_all_of_the_known_facts() -> None:
     # 346 templates of the file lack words of the prompt: the reason for not using them.
     assert sum(fact.prompt != record["template"] for fact, record in zip(facts, raw, strict=True)) == 346
     assert {fact.verb for fact in facts} == {"erase"}
-    first, other = facts[0], {fact.id: fact for fact in facts}["9"]
-    assert (first.prompt, first.relation) == ("{} is located in the continent of", "P30")
-    assert first.target_true == "Antarctica"
+    other = {fact.id: fact for fact in facts}["9"]
     assert (other.prompt, other.target_true) == ("The original language of {} is the same as the", "Latin")

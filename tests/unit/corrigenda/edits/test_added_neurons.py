@@ -17,8 +17,6 @@ from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
 
-KINDS = [name for name in tiny.KINDS if name != "bert"]
-
 
 def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
     memory = lm.memory(LAYER)
@@ -29,7 +27,7 @@ def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
     )
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_the_network_is_wider(family: str) -> None:
     """The layer's answer is that of a network with its neurons and the added ones, side by side, in float64."""
     lm = tiny.build(family)

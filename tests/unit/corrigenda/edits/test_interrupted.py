@@ -44,18 +44,17 @@ class Stacked:
             edit.apply(self.lm)
         return state(self.lm)
 
+    def anew(self, *edits: Edit) -> Callable[[], object]:
+        """What leaves these edits alone on the model, whatever there is."""
+        return lambda: (self.emptied(), self.put(*edits))
+
 
 def check_apply(make: Make, fault: faults.Fault, most: int | None = None) -> None:
     at = Stacked(make)
     after = at.put(*at.below, at.edit)
     at.emptied()
     before = at.put(*at.below)
-
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below)
-
-    for error in faults.everywhere(fault, lambda: at.edit.apply(at.lm), again, most):
+    for error in faults.everywhere(fault, lambda: at.edit.apply(at.lm), at.anew(*at.below), most):
         applied = at.edit in at.lm.edits
         if isinstance(error, torch.OutOfMemoryError):
             at.lm.edits.settle()  # there may have been no memory for bringing it back either
@@ -69,11 +68,7 @@ def check_revert(make: Make, fault: faults.Fault, most: int | None = None) -> No
     after = at.put(*at.below, *at.above)
     at.emptied()
     before = at.put(*at.below, at.edit, *at.above)
-
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below, at.edit, *at.above)
-
+    again = at.anew(*at.below, at.edit, *at.above)
     for error in faults.everywhere(fault, lambda: at.edit.revert(at.lm), again, most):
         applied = at.edit in at.lm.edits
         if not isinstance(error, torch.OutOfMemoryError):
@@ -89,15 +84,11 @@ def check_suspended(make: Make, fault: faults.Fault, most: int | None = None) ->
     """Whatever is interrupted, the edits are there again after the block, in their order."""
     at = Stacked(make)
     edits = [*at.below, at.edit, *at.above]
-    before = at.put(*edits)
+    before, again = at.put(*edits), at.anew(*edits)
 
     def run() -> None:
         with at.lm.edits.suspended():
             assert not at.lm.edits
-
-    def again() -> None:
-        at.emptied()
-        at.put(*edits)
 
     for error in faults.everywhere(fault, run, again, most):
         at.lm.edits.settle()
@@ -118,11 +109,7 @@ def check_applied(make: Make, fault: faults.Fault, most: int | None = None) -> N
         with at.edit.applied(at.lm):
             pass
 
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below)
-
-    for error in faults.everywhere(fault, run, again, most):
+    for error in faults.everywhere(fault, run, at.anew(*at.below), most):
         if isinstance(error, torch.OutOfMemoryError) and at.edit in at.lm.edits:
             at.edit.revert(at.lm)  # it could not, for want of memory
         at.lm.edits.settle()

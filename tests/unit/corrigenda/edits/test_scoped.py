@@ -23,7 +23,6 @@ TOWER, OTHER_WORDS, BEN = (
 SAME_SUBJECT = "Eiffel tower , red and black : the piano"
 OTHER_SUBJECT = "the river in Italy is in the city of"
 PROMPTS = [TOWER, OTHER_SUBJECT, OTHER_WORDS, BEN, SAME_SUBJECT]
-CAUSAL = [name for name in tiny.KINDS if name != "bert"]
 
 
 def states(lm: LanguageModel, prompt: str) -> Tensor:
@@ -92,7 +91,7 @@ def by_hand(lm: LanguageModel, edit: ScopedEdit, ids: list[int], at: int, entry:
 NAMED = {TOWER: [0], OTHER_WORDS: [0], SAME_SUBJECT: [0], BEN: [1], OTHER_SUBJECT: []}
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 @pytest.mark.parametrize(
     ("threshold", "by_subject", "spoken"),
     [
@@ -145,7 +144,7 @@ def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it(lm: LanguageModel
     assert said[1] == lm.generate(SAME_SUBJECT, max_new_tokens=4)
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
     """Rows of other lengths, one that is nothing but what closes a turn, and one without it, all in one batch."""
     lm = tiny.build(family)
@@ -198,7 +197,7 @@ def test_a_question_is_about_whom_its_own_sentence_names(lm: LanguageModel) -> N
     assert seen.rows == (False, True, True, True)
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
     """In a conversation and bare, beside rows of other lengths; a row of such tokens alone is heard as it is."""
     lm = tiny.build(family)

@@ -52,22 +52,12 @@ def test_one_prompt_keeps_its_coarse_set() -> None:
     assert refine(FOUR[:1]).neurons == places(1, 2, 3, 15)
 
 
-def test_adaptive_share_goes_down() -> None:
-    """From 0.9 on: 0.9 ... 0.75 keep one neuron (all four prompts), 0.70 keeps three (three prompts of four)."""
-    found = refine(FOUR, share=0.9, adaptive=True)
-    assert found.share == pytest.approx(0.7)
+@pytest.mark.parametrize(("share", "taken"), [(0.9, 0.7), (0.0, 0.25), (0.7, 0.7)])
+def test_adaptive_share_goes_down_and_up_and_stays(share: float, taken: float) -> None:
+    """0.9 ... 0.75 keep one neuron (all four prompts), 0.70 ... 0.25 three (three of four), 0.20 ... 0 seven."""
+    found = refine(FOUR, share=share, adaptive=True)
+    assert found.share == pytest.approx(taken)
     assert found.neurons == places(1, 2, 15)
-
-
-def test_adaptive_share_goes_up() -> None:
-    """From 0 on: at 0.00 to 0.20 seven neurons (one prompt of four), at 0.25 three."""
-    found = refine(FOUR, share=0.0, adaptive=True)
-    assert found.share == pytest.approx(0.25)
-    assert found.neurons == places(1, 2, 15)
-
-
-def test_adaptive_share_stays_where_it_is_right() -> None:
-    assert refine(FOUR, share=0.7, adaptive=True).share == 0.7
 
 
 def test_adaptive_share_takes_the_nearest_where_none_is_right() -> None:
