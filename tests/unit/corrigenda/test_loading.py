@@ -45,37 +45,23 @@ def test_folder(family: str, tmp_path: Path) -> None:
     assert again.fingerprint == lm.fingerprint
 
 
-def out_of_reach(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    import huggingface_hub
-
-    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
-
-
 @pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
-def test_hub_out_of_reach(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]) -> None:
-    out_of_reach(monkeypatch, tmp_path)
+def test_hub_out_of_reach(name: str, no_hub: Path, naps: list[float]) -> None:
     refused(ConnectionError, rf"'{name}'.*127\.0\.0\.1:9 does not answer.*smollm2-135m", load, name)
     assert sum(naps) < 6
 
 
-def test_hub_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out_of_reach(monkeypatch, tmp_path)
+def test_hub_switched_off(no_hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     refused(ConnectionError, "HF_HUB_OFFLINE=1", load, "nobody/nothing")
 
 
-def test_hub_out_of_reach_but_cached(
-    llama: LanguageModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
-) -> None:
-    cache, commit = tmp_path / "cache", "0" * 40
-    repository = cache / "models--somebody--something"
+def test_hub_out_of_reach_but_cached(llama: LanguageModel, folder: Path, no_hub: Path, naps: list[float]) -> None:
+    commit = "0" * 40
+    repository = no_hub / "models--somebody--something"
     shutil.copytree(folder, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    out_of_reach(monkeypatch, cache)
     assert load("somebody/something").fingerprint == llama.fingerprint
     assert sum(naps) < 6
 

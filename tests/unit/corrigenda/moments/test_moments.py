@@ -202,16 +202,7 @@ def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("source", ["wikitext", "wikipedia", "nobody/nothing"])
-def test_hub_out_of_reach(
-    source: str, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
-) -> None:
-    import datasets
-    import huggingface_hub
-
-    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+def test_hub_out_of_reach(source: str, lm: LanguageModel, no_hub: Path, naps: list[float]) -> None:
     refused(ConnectionError, r"127\.0\.0\.1:9 does not answer.*local", Text(source).sequences, lm)
     assert sum(naps) < 8
 
