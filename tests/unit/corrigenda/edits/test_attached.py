@@ -15,7 +15,6 @@ from corrigenda import AttachedEdit, LanguageModel, WrongModelError
 from corrigenda.edits.attached import Activation, AttachedLayer
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
-from eval.scoring.probabilities import score
 
 LAYERS = (1, 2)
 SPOKEN = ["the Eiffel tower is in the city of", "the river in Italy is in the north of"]
@@ -169,9 +168,6 @@ def test_activated_tells_in_which_rows_an_entry_spoke(lm: LanguageModel) -> None
         with activated(lm) as seen:
             lm.generate(PROMPTS, 4)
         assert list(seen.rows) == expected
-        with activated(lm) as seen:
-            score(lm, [(prompt, ["Rome of the city", "Paris"]) for prompt in PROMPTS])
-        assert sorted(seen.rows) == sorted(expected)
         with activated(lm) as seen:
             lm.model(input_ids=torch.tensor([lm.tokens(SPOKEN[0])]))
         assert seen.rows == (True,)

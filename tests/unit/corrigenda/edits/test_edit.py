@@ -85,6 +85,7 @@ def test_delta_lands_in_the_values(family: str) -> None:
         assert torch.equal(lm.memory(2).values, values + edit.delta(2))
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed == [f"{edit.modules[2]}.weight"]
+    assert same(weights(lm), before)
     assert edit.norm(2) == pytest.approx(float((edit.factors[2][0] @ edit.factors[2][1]).double().norm()), rel=1e-5)
 
 
