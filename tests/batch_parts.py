@@ -8,7 +8,8 @@ from corrigenda.prompts import TokenBatch
 
 
 def a_batch(lm: LanguageModel) -> TokenBatch:
-    return lm.batch([[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]])
+    rows = [[5, 6, 7, 8, 9], [10, 11, 12], [13, 14, 15, 16, 17, 18]]
+    return lm.batch(rows if lm.parts is None else [[*row[:2], lm.parts.border, *row[2:]] for row in rows])
 
 
 def last_logits(lm: LanguageModel) -> Tensor:

@@ -21,6 +21,13 @@ def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
     return said
 
 
+def refused(error: type[BaseException], says: str, call: Callable[..., object], *given: Any, **named: Any) -> None:
+    """A call is answered with an error whose message, of one line, has what it says."""
+    with pytest.raises(error, match=says) as caught:
+        call(*given, **named)
+    one_line(caught)
+
+
 def changed_json(name: str, change: Callable[[dict[str, Any]], object]) -> Damage:
     def changed(folder: Path) -> None:
         value = json.loads((folder / name).read_text())

@@ -1,6 +1,7 @@
 """What the tests of side memories share."""
 
 import torch
+from by_hooks import coefficients
 from edits_parts import origin
 from torch import Tensor
 
@@ -19,14 +20,7 @@ PROMPTS = [
 
 def score_by_hand(lm: LanguageModel, delta: Tensor, ids: list[int]) -> float:
     """D in float64: the mean over all tokens but the first of | m (V' - V) |, from the module's own input."""
-    seen = []
-    module = lm.architecture.values(LAYER)
-    handle = module.register_forward_pre_hook(lambda _m, args: seen.append(args[0].reshape(len(ids), -1)))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    norms = (seen[0].double() @ delta.double()).norm(dim=1)
-    return float(norms[1:].mean())
+    return float((coefficients(lm, LAYER, ids).double() @ delta.double()).norm(dim=1)[1:].mean())
 
 
 def side_memory(lm: LanguageModel, size: float = 30.0) -> tuple[SideMemoryEdit, list[bool]]:

@@ -1,7 +1,5 @@
 """The parts of a relation's map, against plain forwards that are written here."""
 
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -20,19 +18,18 @@ FACTS = [
 OTHERS = [[*FACTS[:i], *FACTS[i + 1 :]] for i in range(3)]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
 def test_jacobians_equal_those_of_a_plain_forward(family: str) -> None:
     lm = tiny.build(family)
     ids, other = lm.tokens("the language of Danielle Darrieux is the"), lm.tokens("Rome is")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recording = record(lm, lm.batch([other, ids]), [1])
-        for position in (3, len(ids) - 1):
-            found = last_state_jacobians(lm, recording, 1, position, [1, 3])
-            for layer, each in zip((1, 3), found, strict=True):
-                wanted = jacobian(lm, ids, layer, position)
-                assert float(wanted.abs().max()) > 1e-3
-                assert torch.allclose(each, wanted, atol=2e-5 * float(wanted.abs().max())), (layer, position)
+    recording = record(lm, lm.batch([other, ids]), [1])
+    for position in (3, len(ids) - 1):
+        found = last_state_jacobians(lm, recording, 1, position, [1, 3])
+        for layer, each in zip((1, 3), found, strict=True):
+            wanted = jacobian(lm, ids, layer, position)
+            assert float(wanted.abs().max()) > 1e-3
+            assert torch.allclose(each, wanted, atol=2e-5 * float(wanted.abs().max())), (layer, position)
 
 
 def asked(lm: LanguageModel, i: int) -> tuple[list[int], int]:
@@ -43,8 +40,7 @@ def asked(lm: LanguageModel, i: int) -> tuple[list[int], int]:
     return ids, max(place for place, token in enumerate(ids) if token == word)
 
 
-def test_a_map_is_the_mean_of_what_samples_give() -> None:
-    lm = tiny.build("llama")
+def test_a_map_is_the_mean_of_what_samples_give(lm: LanguageModel) -> None:
     samples = states(lm, FACTS, OTHERS, (0, 2))
     maps = affine_maps(lm, samples)
     for layer in (0, 2):
@@ -67,8 +63,7 @@ def test_a_map_is_the_mean_of_what_samples_give() -> None:
         assert torch.allclose(maps.held_out_biases[0, place], (biases[1] + biases[2]) / 2, atol=1e-3)
 
 
-def test_a_model_in_half_precision_has_a_map_in_float32() -> None:
-    lm = tiny.build("llama")
+def test_a_model_in_half_precision_has_a_map_in_float32(lm: LanguageModel) -> None:
     whole = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))
     lm.model.bfloat16()
     found = affine_maps(lm, states(lm, FACTS, OTHERS, (0, 2)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from malformed_parts import Case, Damage, changed_json, cut, one_line, written
+from malformed_parts import Case, Damage, changed_json, cut, one_line, refused, written
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
@@ -157,9 +157,7 @@ IN_HAND: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "message"), IN_HAND)
 def test_a_model_whose_parts_are_not_known(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=message) as caught:
-        LanguageModel(make(), tiny.tokenizer())
-    one_line(caught)
+    refused(UnsupportedModelError, message, LanguageModel, make(), tiny.tokenizer())
 
 
 # -- names and options of `load`
@@ -201,9 +199,7 @@ def test_a_wrong_call_of_load(name: str, saved_model: Path, monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(embedded, "fetch", lambda name: pytest.fail(f"{name} was fetched"))
     options, error, message = LOADS[name]
-    with pytest.raises(error, match=message) as caught:
-        load(**{"name": saved_model, **options})
-    one_line(caught)
+    refused(error, message, load, **{"name": saved_model, **options})
 
 
 NO_GGUF: dict[str, tuple[bytes, str]] = {
@@ -219,16 +215,12 @@ NO_GGUF: dict[str, tuple[bytes, str]] = {
 def test_a_file_that_is_no_gguf_file(case: str, tmp_path: Path) -> None:
     content, message = NO_GGUF[case]
     (tmp_path / "model.gguf").write_bytes(content)
-    with pytest.raises(DamagedModelError, match=message) as caught:
-        load(tmp_path / "model.gguf")
-    one_line(caught)
+    refused(DamagedModelError, message, load, tmp_path / "model.gguf")
 
 
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(ModelNotFoundError, match="is a file and no model") as caught:
-        load(tmp_path / "notes.txt")
-    one_line(caught)
+    refused(ModelNotFoundError, "is a file and no model", load, tmp_path / "notes.txt")
 
 
 def test_good_weights_whose_sum_overflows(tmp_path: Path) -> None:

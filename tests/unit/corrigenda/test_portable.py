@@ -73,9 +73,6 @@ def test_memory_that_is_held_now() -> None:
     during = memory_mb()
     block.close()
     after = memory_mb()
-    assert before is not None
-    assert during is not None
-    assert after is not None
     assert during - before == pytest.approx(128, abs=16)
     assert after < during - 64
     assert peak_memory_mb() > during - 1

@@ -1,9 +1,9 @@
 import random
-import warnings
 
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from prompts_parts import SHARING, TOLERANCE, assert_equal_recordings, distance, framed
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
@@ -29,8 +29,7 @@ from corrigenda.text.joints import joint
 
 
 def test_prompt_without_a_token() -> None:
-    with pytest.raises(ValueError, match="'' has no token"):
-        encode(tiny.tokenizer(), "")
+    refused(ValueError, "'' has no token", encode, tiny.tokenizer(), "")
     assert encode(framed(), "") == [1, 2]
 
 
@@ -53,8 +52,7 @@ def test_target_that_merges_with_the_prompt() -> None:
 
 @pytest.mark.parametrize("target", ["", "  "])
 def test_empty_target(target: str) -> None:
-    with pytest.raises(ValueError, match="empty target for the prompt 'the tower'"):
-        encode_target(tiny.tokenizer(), "the tower", target)
+    refused(ValueError, "empty target for the prompt 'the tower'", encode_target, tiny.tokenizer(), "the tower", target)
 
 
 def test_pad() -> None:
@@ -69,15 +67,13 @@ def test_pad() -> None:
 
 @pytest.mark.parametrize("sequences", [[], [[]], [[1, 2], []]])
 def test_pad_nothing(sequences: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        pad(sequences, pad_id=0)
+    refused(ValueError, "at least one", pad, sequences, pad_id=0)
 
 
 def test_subject_at_a_place_that_is_known() -> None:
     prompt = "Paris is in France , and Paris is the capital"
     assert subject_span(tiny.tokenizer(), prompt, "Paris", 0) == (0, 1)
-    with pytest.raises(ValueError, match="does not stand"):
-        subject_span(tiny.tokenizer(), prompt, "Paris", 3)
+    refused(ValueError, "does not stand", subject_span, tiny.tokenizer(), prompt, "Paris", 3)
     with pytest.raises(ValueError, match=f"'Rome' does not stand in the prompt '{prompt}'"):
         subject_span(tiny.tokenizer(), prompt, "Rome")
 
@@ -130,8 +126,7 @@ def test_shared_recording_within_limits(family: str) -> None:
     assert_equal_recordings(forward.record([1], at), record(lm, batch, [1], at))
 
 
-def test_shared_tokens_run_once() -> None:
-    lm = tiny.build("llama")
+def test_shared_tokens_run_once(lm: LanguageModel) -> None:
     rows = SHARING["two heads and a loner"]
     ran: list[tuple[int, ...]] = []
     handle = lm.architecture.block(0).register_forward_pre_hook(
@@ -153,21 +148,18 @@ def test_partial_forward_from_a_shared_recording() -> None:
         assert distance(found[row, :length].log_softmax(-1), expected[row, :length].log_softmax(-1)) < TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_masked_model_shares_nothing() -> None:
     lm = tiny.build("bert")
     batch = lm.batch(SHARING["one head"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = record_shared(lm, batch, layers=[2]).record([2], batch.lengths - 1)
-        assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
+    found = record_shared(lm, batch, layers=[2]).record([2], batch.lengths - 1)
+    assert_equal_recordings(found, record(lm, batch, [2], batch.lengths - 1))
 
 
-def test_only_whole_rows_are_recorded() -> None:
-    lm = tiny.build("llama")
+def test_only_whole_rows_are_recorded(lm: LanguageModel) -> None:
     batch = lm.batch(SHARING["one head"])
     partial = PartialForward(lm, record(lm, batch, [2]), 2, torch.tensor([1, 1, 1]))
-    with pytest.raises(ValueError, match="starts at 2"):
-        partial.record([2])
+    refused(ValueError, "starts at 2", partial.record, [2])
 
 
 def test_no_prompt_ends_in_an_end_token() -> None:

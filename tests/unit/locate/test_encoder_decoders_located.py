@@ -1,25 +1,14 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate import (
-    attention_knockout,
-    backward_lens,
-    causal_trace,
     knowledge_neurons,
-    logit_attribution,
     logit_lens,
     sub_updates,
 )
-from locate.flow.attributes import attribute_flow
-from locate.lens.triggers import trigger_examples
-from locate.lens.words import read_states
 
 FACT = Fact(subject="the Eiffel tower", prompt="{} is located in the city of", target_new="Rome", target_true="Paris")
 
@@ -37,25 +26,13 @@ def test_the_lens_reads_the_decoder(family: str) -> None:
     grid = logit_lens(lm, FACT.statement)
     assert grid.top_ids.shape == (tiny.DEPTH, 1)  # where the answer begins
     assert int(grid.top_ids[-1, 0]) == int(logits.argmax())
+    assert float(grid.top_probabilities[-1, 0]) == pytest.approx(float(logits.softmax(-1).max()), abs=1e-5)
     found = sub_updates(lm, FACT.statement, k=3, words=2)
     assert found.token_id == int(logits.argmax())
     layer, place = 1, int(found.dominant[1, 0])
     with lm.memory(layer).capture() as seen:
         logits_of(lm)
     assert float(seen.coefficients[0, -1, place]) == pytest.approx(float(found.coefficients[layer, 0]), rel=1e-4)
-
-
-@pytest.mark.parametrize("family", ["mbart", "t5-gated"])
-def test_states_are_read_as_the_model_reads_them(family: str) -> None:
-    lm = tiny.build(family)
-    with torch.no_grad():
-        batch = lm.batch([lm.tokens(FACT.statement)])
-        from corrigenda.forward.interventions import Read, intervene
-        from corrigenda.models.sites import Site
-
-        with intervene(lm, Site("block", lm.n_layers - 1), Read(), batch.lengths - 1) as seen:
-            logits = forward_logits(lm, batch, batch.lengths - 1)
-    torch.testing.assert_close(read_states(lm, seen.value), logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
@@ -71,19 +48,3 @@ def test_knowledge_neurons_are_the_decoders(family: str) -> None:
     with lm.memory(layer).scale(0.0, at):
         none = float(forward_logits(lm, batch, at).softmax(-1)[0, token])
     assert float(found.attributions.sum()) == pytest.approx(whole - none, abs=0.02 * abs(whole - none) + 1e-6)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda lm: causal_trace(lm, FACT, answer="top"),
-        lambda lm: attention_knockout(lm, FACT, answer="top"),
-        lambda lm: attribute_flow(lm, FACT, answer="top"),
-        lambda lm: backward_lens(lm, FACT),
-        lambda lm: logit_attribution(lm, FACT.statement),
-        lambda lm: trigger_examples(lm),
-    ],
-)
-def test_what_works_at_the_prompts_tokens_says_so(call: Callable[[LanguageModel], Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        call(tiny.build("t5"))

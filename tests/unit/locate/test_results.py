@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import same as same_state
+from edits_parts import state
 from golden.locators import RESULTS
 from rich.console import Console
 
@@ -37,7 +39,10 @@ lm = pytest.fixture(tiny.llama, scope="module")
 def results(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedResult]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return {name: RESULTS[name](lm) for name in ONE_OF_A_KIND}
+        before = state(lm)
+        found = {name: RESULTS[name](lm) for name in ONE_OF_A_KIND}
+        assert same_state(state(lm), before)  # the model is left alone: its weights, and no hook on it
+        return found
 
 
 def test_there_is_one_of_every_kind(results: dict[str, SavedResult]) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import tiny
 import torch
 
 from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
@@ -23,8 +22,7 @@ LOCATORS: dict[str, Callable[[LanguageModel], float]] = {
 
 
 @pytest.mark.parametrize("name", LOCATORS)
-def test_the_answers_probability_is_that_of_what_is_generated(name: str) -> None:
-    lm = tiny.build("llama")
+def test_the_answers_probability_is_that_of_what_is_generated(lm: LanguageModel, name: str) -> None:
     edit = CoefficientEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {(1, 3): 50.0}, "predicting", "add")
     prompt, answer = lm.tokens(FACT.statement), lm.tokens(ANSWER)
     plain = LOCATORS[name](lm)

@@ -3,8 +3,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import torch
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda import Fact
@@ -56,13 +56,10 @@ def test_it_is_what_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_or_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no whole: there is no whole\.json in it"):
-        Whole.load(tmp_path)
+    refused(FileNotFoundError, r"holds no whole: there is no whole\.json in it", Whole.load, tmp_path)
     whole().save(tmp_path)
     path = tmp_path / "whole.json"
     path.write_text(path.read_text().replace('"parts"', '"pieces"'))
-    with pytest.raises(ValueError, match=r"whole\.json is damaged: .*pieces"):
-        Whole.load(tmp_path)
+    refused(ValueError, r"whole\.json is damaged: .*pieces", Whole.load, tmp_path)
     (tmp_path / "whole.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match="its SHA-256 is not the one"):
-        Whole.load(tmp_path)
+    refused(ValueError, "its SHA-256 is not the one", Whole.load, tmp_path)

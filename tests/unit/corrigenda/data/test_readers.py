@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from composed import composed
-from readers_parts import CASES, COUNTERFACT, PLAIN, RECORDS, Json, changed, plain_records, shared, write
+from malformed_parts import refused
+from readers_parts import CASES, PLAIN, RECORDS, Json, changed, plain_records, shared, write
 
 from corrigenda.data import SCHEMAS, FactSet, read_facts, write_facts
 from corrigenda.data.probes import answers_in, group_name, probe
@@ -95,12 +96,6 @@ def test_bad_field(path: Path, name: str, place: str, value: object, field: str,
     assert [str(error) for error in facts.skipped] == [str(caught.value)]
 
 
-def test_schemas_are_callables() -> None:
-    assert list(SCHEMAS)[:3] == ["counterfact", "zsre", "known_facts"]
-    with pytest.raises(FactError, match=r"requested_rewrite.target_new.str"):
-        SCHEMAS["counterfact"](changed(COUNTERFACT, "requested_rewrite.target_new", "<absent>"))
-
-
 @pytest.mark.parametrize("value", [3, "text", None, ["a"], True, ["x" * 10_000]])
 def test_record_that_is_no_object(path: Path, value: object) -> None:
     write(path, value, PLAIN)
@@ -162,8 +157,7 @@ def test_offset_and_limit_cut_like_slices(path: Path) -> None:
     for offset, limit in [(0, 2), (2, 2), (3, 10), (6, None)]:
         part = read_facts(path, offset=offset, limit=limit, on_error="skip")
         assert part == everything[offset : None if limit is None else offset + limit]
-    with pytest.raises(ValueError, match="offset 7 is past the end; it has 7 good facts"):
-        read_facts(path, offset=7, on_error="skip")
+    refused(ValueError, "offset 7 is past the end; it has 7 good facts", read_facts, path, offset=7, on_error="skip")
     with pytest.raises(RecordError, match="repeats the id 'f0' of record 1"):  # also of one before the offset
         read_facts(write(path, *plain_records(2), *plain_records(1)), offset=1)
 
@@ -182,14 +176,6 @@ def test_what_was_recognised_and_keys_that_are_not_read_are_said_once(
     assert said.endswith("keys that are not read, and in how many of 2 records: weather (2)")
 
 
-def test_mquake_with_several_changes_is_refused(path: Path) -> None:
-    record = RECORDS["MQuAKE"]
-    two = changed(record, "requested_rewrite", record["requested_rewrite"] * 2)
-    facts = read_facts(write(path, record, {**two, "case_id": 13}), on_error="skip")
-    assert len(facts) == 1
-    assert "field 'requested_rewrite': asks for 2 changes" in str(facts.skipped[0])
-
-
 def test_answers_in() -> None:
     answers = [["Berlin", " Berlin, Germany "], [""], "no", 3]
     assert answers_in(answers, "a") == ("Berlin", "Berlin, Germany ", "no", "3")
@@ -205,8 +191,7 @@ def test_probe_keeps_what_can_be_scored() -> None:
 
 def test_groups_have_names_for_metrics() -> None:
     assert group_name("Compositionality_II") == "compositionality_ii"
-    with pytest.raises(FactError, match=r"field 'group': must be of lower-case letters"):
-        Probe("Mars has", "two moons", (), "Sky high")
+    refused(FactError, r"field 'group': must be of lower-case letters", Probe, "Mars has", "two moons", (), "Sky high")
 
 
 @pytest.mark.parametrize(
@@ -241,8 +226,7 @@ def test_fact_set_is_a_sequence() -> None:
     assert copy.deepcopy(facts) == facts
     with pytest.raises(AttributeError):
         facts.name = "other"  # type: ignore[misc]
-    with pytest.raises(ValueError, match="'twice' has two facts with the id 'f0'"):
-        FactSet("twice", (facts[0], facts[0]))
+    refused(ValueError, "'twice' has two facts with the id 'f0'", FactSet, "twice", (facts[0], facts[0]))
 
 
 def test_fingerprint_depends_on_the_facts_alone(path: Path) -> None:
@@ -265,6 +249,30 @@ def test_fingerprint_depends_on_the_facts_alone(path: Path) -> None:
     assert read_facts(path.with_suffix(".jsonl")).fingerprint == one.fingerprint
 
 
+def some(*ids: str) -> FactSet:
+    return FactSet("some", tuple(Fact(id_, "{} is", "a", id=id_) for id_ in ids))
+
+
+def test_an_order_is_by_the_seed_and_the_ids_alone() -> None:
+    facts = some(*"abcdefgh")
+    orders = [facts.shuffled(seed) for seed in (0, 1, 2)]
+    assert len({tuple(fact.id for fact in order) for order in (facts, *orders)}) == 4
+    assert all(sorted(fact.id for fact in order) == list("abcdefgh") for order in orders)
+    by_hand = sorted("abcdefgh", key=lambda id_: hashlib.sha256(f"1\0{id_}".encode()).digest())
+    assert [fact.id for fact in orders[1]] == by_hand
+    assert some(*"hgfedcba").shuffled(1) == orders[1]  # whatever order the source has
+    assert orders[0].shuffled(1) == orders[1]
+
+
+def test_an_order_is_noted_and_tells_runs_apart() -> None:
+    facts = some(*"abcdef")
+    shuffled = facts.shuffled(3)
+    assert (facts.order, shuffled.order, shuffled[:2].order) == (None, 3, 3)
+    assert facts.fingerprint != shuffled.fingerprint
+    assert facts.unordered_fingerprint == shuffled.unordered_fingerprint
+    assert facts.unordered_fingerprint != facts[:5].unordered_fingerprint
+
+
 # -- the public files
 
 
@@ -275,12 +283,6 @@ def test_all_of_counterfact() -> None:
     assert sum(len(fact.paraphrases) for fact in facts) == 2000
     assert sum(len(fact.neighbourhood) for fact in facts) == 18870
     assert {fact.verb for fact in facts} == {"modify"}
-    first = facts[0]
-    assert (first.id, first.relation, first.subject) == ("5", "P103", "Thomas Joannes Stieltjes")
-    assert first.statement == "The mother tongue of Thomas Joannes Stieltjes is"
-    assert (first.target_new, first.target_true) == ("English", "Dutch")
-    assert first.paraphrases == ("Thomas Joannes Stieltjes was born in",)
-    assert len(first.neighbourhood) == 10
     by_id = {fact.id: fact for fact in facts}
     assert (by_id["15871"].prompt, by_id["15871"].target_true) == ("{}, the", "midfielder")
     # One of the four records whose subject is also the beginning of a neighbour's name.
@@ -290,8 +292,7 @@ def test_all_of_counterfact() -> None:
 
 def test_all_of_zsre() -> None:
     path = shared("zsre")
-    with pytest.raises(RecordError, match="record 89, field 'alt': is one of the right answers"):
-        read_facts(path)
+    refused(RecordError, "record 89, field 'alt': is one of the right answers", read_facts, path)
     facts = read_facts(path, on_error="skip")
     assert len(facts) == 683
     assert {error.field for error in facts.skipped} == {"alt"}
@@ -299,11 +300,6 @@ def test_all_of_zsre() -> None:
     same = [89, 102, 116, 158, 203, 214, 230, 273, 274, 403, 454, 488, 523, 542, 597, 655]
     assert [error.number for error in facts.skipped if "right answers" in error.problem] == same
     assert [error.number for error in facts.skipped if "is empty" in error.problem] == [535]
-    first = facts[0]
-    assert (first.subject, first.prompt) == ("UniFirst", "What is the product made by {}?")
-    assert (first.target_new, first.target_true) == ("unmanned aircraft", "uniform")
-    assert first.paraphrases == ("What will be the product of UniFirst?",)
-    assert first.locality == (Probe("nq question: john goodman's character in the big lebowski?", "Walter Sobchak"),)
     assert facts[1].statement == "What is the name of the constellation which Delta Serpentis belongs?"
     assert "Captain Universe" in {fact.target_new for fact in facts}  # " Captain Universe" in the file
     assert all(fact.subject in fact.paraphrases[0] for fact in facts)
@@ -318,7 +314,5 @@ def test_all_of_the_known_facts() -> None:
     # 346 templates of the file lack words of the prompt: the reason for not using them.
     assert sum(fact.prompt != record["template"] for fact, record in zip(facts, raw, strict=True)) == 346
     assert {fact.verb for fact in facts} == {"erase"}
-    first, other = facts[0], {fact.id: fact for fact in facts}["9"]
-    assert (first.prompt, first.relation) == ("{} is located in the continent of", "P30")
-    assert first.target_true == "Antarctica"
+    other = {fact.id: fact for fact in facts}["9"]
     assert (other.prompt, other.target_true) == ("The original language of {} is the same as the", "Latin")

@@ -57,12 +57,6 @@ def test_the_rule(name: str) -> None:
     assert active_facts(facts) == tuple(facts[number] for number in places[0])
 
 
-def test_refused_requests_are_no_predecessors() -> None:
-    facts = [ask("Rome"), ask("Oslo"), ask("Rome")]
-    assert history(facts, refused={1}) == [{}, {"contradicts": 0}, {"repeats": 0}]
-    assert history(facts, refused={0, 1}) == [{}, {}, {}]
-
-
 def test_normalised() -> None:
     assert normalised("  The\tEiffel\n Tower ") == "the eiffel tower"
     assert normalised("STRASSE") == normalised("Straße")

@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from malformed_parts import one_line
+from malformed_parts import one_line, refused
 from readers_parts import COUNTERFACT, KNOWN, PLAIN, RECORDS, Json, changed, plain_records, write, write_repository
 
 from corrigenda.data import SCHEMAS, FactSet, read_facts, read_part, repository
@@ -43,10 +43,8 @@ def test_a_part_of_a_file_of_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for part, names in (("", "Ann Eve Zoe"), ("[1:]", "Eve Zoe"), ("[:1]", "Ann"), ("[1:2]", "Eve")):
         assert [fact.subject for fact in read_part(f"facts[1].json{part}")] == names.split(), part
     for part in ("[2:2]", "[3:1]"):
-        with pytest.raises(ValueError, match=re.escape(f"facts[1].json{part}: the part is empty")):
-            read_part(f"facts[1].json{part}")
-    with pytest.raises(ValueError, match="source must name a file"):
-        read_part("[1:2]")
+        refused(ValueError, re.escape(f"facts[1].json{part}: the part is empty"), read_part, f"facts[1].json{part}")
+    refused(ValueError, "source must name a file", read_part, "[1:2]")
 
 
 def test_folder_bad_record_is_named(tmp_path: Path) -> None:
@@ -118,18 +116,10 @@ def test_offline_with_a_cached_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(facts) == 2
 
 
-def test_no_network_falls_back_to_the_cached_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
-) -> None:
-    config = pytest.importorskip("datasets").config
-    constants = pytest.importorskip("huggingface_hub").constants
-    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", cache_hub_copy(tmp_path, "owner/known", [KNOWN]))
+def test_no_network_falls_back_to_the_cached_copy(tmp_path: Path, no_hub: Path, naps: list[float]) -> None:
+    assert cache_hub_copy(tmp_path, "owner/known", [KNOWN]) == no_hub
     assert len(read_facts("owner/known")) == 1
-    with pytest.raises(ConnectionError, match=r"127.0.0.1:9 does not answer"):
-        read_facts("owner/other")
+    refused(ConnectionError, r"127.0.0.1:9 does not answer", read_facts, "owner/other")
     assert sum(naps) < 8
 
 
@@ -177,8 +167,7 @@ def test_hub_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionResetError("reset by peer")
 
     use_hub(monkeypatch, load_dataset)
-    with pytest.raises(ConnectionError, match=r"cannot read 'owner/known' .*reset by peer.*local path"):
-        read_facts("owner/known")
+    refused(ConnectionError, r"cannot read 'owner/known' .*reset by peer.*local path", read_facts, "owner/known")
 
 
 def test_hub_out_of_order_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +176,7 @@ def test_hub_out_of_order_is_not_asked_further(monkeypatch: pytest.MonkeyPatch) 
         raise ConnectionError("offline")
 
     use_hub(monkeypatch, load_dataset, status=503)
-    with pytest.raises(ConnectionError, match="out of order: status 503"):
-        read_facts("owner/known")
+    refused(ConnectionError, "out of order: status 503", read_facts, "owner/known")
 
 
 def test_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,16 +184,14 @@ def test_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corrigenda.data.embedded.embedded_facts", lambda: own)
     assert read_facts("embedded") == FactSet("embedded", own)
     assert read_facts("embedded", offset=1, limit=2).facts == own[1:3]
-    with pytest.raises(ValueError, match="embedded: offset 5 is past the end"):
-        read_facts("embedded", offset=5)
+    refused(ValueError, "embedded: offset 5 is past the end", read_facts, "embedded", offset=5)
 
 
 def test_a_folder_that_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repository, "MOST_ENTRIES", 3)
     for number in range(4):
         (tmp_path / f"{number}.txt").touch()
-    with pytest.raises(ValueError, match="has more than 3 files and folders in it; name the file"):
-        read_facts(tmp_path)
+    refused(ValueError, "has more than 3 files and folders in it; name the file", read_facts, tmp_path)
 
 
 FILE = "hf://datasets/owner/name/folder/facts.json"
@@ -247,8 +233,7 @@ def test_hub_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     response = Response(404, request=Request("GET", "https://hub.invalid"))
     missing = RemoteEntryNotFoundError("404: no such file", response=response)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=missing))
-    with pytest.raises(FileNotFoundError, match=r"no file 'hf://datasets/owner/name/folder/facts.json' on the Hugging"):
-        read_facts(FILE)
+    refused(FileNotFoundError, r"no file 'hf://datasets/owner/name/folder/facts.json' on the Hugging", read_facts, FILE)
 
 
 def test_hub_file_of_another_kind() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from malformed_parts import refused
 from safetensors.torch import save_file
 
 from corrigenda.dictionaries.dictionary import FeatureDictionary
@@ -75,8 +76,7 @@ def test_written_as_it_was_read(tmp_path: Path, said: dict[str, Any]) -> None:
 def test_what_is_not_centred_is_written_so_that_it_says_the_same(tmp_path: Path) -> None:
     one = dataclasses.replace(read_dictionary(sparsify(tmp_path)), centred=False)
     assert torch.allclose(read_dictionary(write_dictionary(one, tmp_path / "again"))(X), one(X), atol=1e-5)
-    with pytest.raises(ValueError, match="TopK alone, and this has no k"):
-        write_dictionary(FeatureDictionary(0, *parts()[:4]), tmp_path)
+    refused(ValueError, "TopK alone, and this has no k", write_dictionary, FeatureDictionary(0, *parts()[:4]), tmp_path)
 
 
 def test_saelens_by_hand(tmp_path: Path) -> None:
@@ -132,14 +132,11 @@ def test_what_saelens_has_and_is_not_read(tmp_path: Path, said: dict[str, Any], 
 
 
 def test_what_is_no_dictionary_of_sparsify(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no cfg.json in it"):
-        read_dictionary(tmp_path)
+    refused(FileNotFoundError, r"no cfg.json in it", read_dictionary, tmp_path)
     with pytest.raises(ValueError, match=r"the hook point 'layers.3' is not an FFN's"):
         read_dictionary(sparsify(tmp_path, name="layers.3"))
-    with pytest.raises(ValueError, match="of layer 2, and layer 5 is asked for"):
-        read_dictionary(sparsify(tmp_path), layer=5)
-    with pytest.raises(FileNotFoundError, match=r"layers.2.mlp, layers.3: name one"):
-        read_dictionary(tmp_path, layer=5)
+    refused(ValueError, "of layer 2, and layer 5 is asked for", read_dictionary, sparsify(tmp_path), layer=5)
+    refused(FileNotFoundError, r"layers.2.mlp, layers.3: name one", read_dictionary, tmp_path, layer=5)
     with pytest.raises(ValueError, match="activation='groupmax' is not read"):
         read_dictionary(sparsify(tmp_path, name="layers.4.mlp", activation="groupmax"))
     with pytest.raises(ValueError, match="skip connection without transcode=true"):
@@ -149,8 +146,7 @@ def test_what_is_no_dictionary_of_sparsify(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match="W_dec is not finite"):
         read_dictionary(sparsify(tmp_path, {"W_dec": torch.full((N, WIDTH), torch.nan)}, name="layers.7.mlp"))
     (tmp_path / "layers.2.mlp" / "sae.safetensors").write_bytes(b"x")
-    with pytest.raises(DamagedFileError, match="is damaged"):
-        read_dictionary(tmp_path / "layers.2.mlp")
+    refused(DamagedFileError, "is damaged", read_dictionary, tmp_path / "layers.2.mlp")
     assert read_dictionary(sparsify(tmp_path, name="own"), layer=1).layer == 1
 
 
@@ -158,5 +154,4 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ConnectionError, match=r"'nobody/at-all-xyz/layers.6.mlp' from the hub .offline mode is on"):
         read_dictionary("nobody/at-all-xyz/layers.6.mlp")
-    with pytest.raises(FileNotFoundError, match=r"there is no folder ./nowhere; name"):
-        read_dictionary("./nowhere")
+    refused(FileNotFoundError, r"there is no folder ./nowhere; name", read_dictionary, "./nowhere")

@@ -1,7 +1,5 @@
 """Added neurons: the layer's own f, what is added, and a network that is as wide; by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import added_neurons, drawn, low_rank, origin
+from malformed_parts import refused
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -17,8 +16,6 @@ from corrigenda import AddedNeuronsEdit, EditRefusedError, LanguageModel, WrongM
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
-
-KINDS = [name for name in tiny.KINDS if name != "bert"]
 
 
 def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
@@ -30,24 +27,7 @@ def made(lm: LanguageModel, n: int = 3) -> AddedNeuronsEdit:
     )
 
 
-@pytest.mark.parametrize("family", tiny.KINDS)
-def test_the_activation_is_the_layers_own(family: str) -> None:
-    """f of the keys' product is what enters the values' module, in every kind of block."""
-    lm = tiny.build(family)
-    memory, inputs = lm.memory(LAYER), []
-    bias = getattr(memory._keys, "bias", None)
-    batch = lm.batch([lm.tokens(PROMPTS[0])])
-    with memory.capture() as seen, memory.respond(lambda x, _output: inputs.append(x)):
-        forward_logits(lm, batch)
-    (x,) = inputs
-    product = x @ memory.keys.T if bias is None or memory.gates is not None else x @ memory.keys.T + bias
-    expected = memory.activate(product) if memory.gates is None else memory.activate(x @ memory.gates.T) * product
-    torch.testing.assert_close(seen.coefficients, expected, rtol=1e-4, atol=1e-5)
-    assert memory.has_key_bias == (bias is not None)
-    assert memory.is_gated == (memory.gates is not None)
-
-
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_the_network_is_wider(family: str) -> None:
     """The layer's answer is that of a network with its neurons and the added ones, side by side, in float64."""
     lm = tiny.build(family)
@@ -115,8 +95,7 @@ def test_what_cannot_be_written_wider(tmp_path: Path) -> None:
     with edit.applied(half, strict=False), pytest.raises(EditRefusedError, match="too large for"):
         half.save_pretrained(tmp_path)
     assert not any(tmp_path.iterdir())
-    with pytest.raises(TypeError, match="convert_hf_to_gguf"):
-        made(llama).to_gguf(tmp_path / "model.gguf")
+    refused(TypeError, "convert_hf_to_gguf", made(llama).to_gguf, tmp_path / "model.gguf")
 
 
 def test_in_a_partial_forward() -> None:
@@ -130,9 +109,8 @@ def test_in_a_partial_forward() -> None:
         torch.testing.assert_close(start.logits(last), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_beside_a_change_of_the_values() -> None:
+def test_beside_a_change_of_the_values(lm: LanguageModel) -> None:
     """A weight edit of the same layer changes what its own neurons answer, and not what the added ones do."""
-    lm = tiny.build("llama")
     edit, values = made(lm), low_rank(lm, 3, {LAYER: 2})
     batch = lm.batch([lm.tokens(PROMPTS[0])])
     outputs: list[Tensor] = []
@@ -151,16 +129,11 @@ def test_what_is_refused() -> None:
     lm, plain = tiny.build("llama"), tiny.build("gpt2")
     edit = made(lm)
     for changes in ({"biases": torch.zeros(2)}, {"keys": edit.keys[:2]}, {"ups": edit.ups[:1]}):
-        with pytest.raises(ValueError, match="added neurons do not fit one another: keys"):
-            replace(edit, **changes)
-    with pytest.raises(EditRefusedError, match="numbers of 'values' are NaN"):
-        replace(edit, values=edit.values * torch.nan)
-    with pytest.raises(WrongModelError, match=r"gated and 32 wide; .* plain and 32 wide"):
-        edit.apply(plain, strict=False)
-    with pytest.raises(WrongModelError, match="is of layer 9, tiny-llama has 4"):
-        replace(edit, layer=9).apply(lm)
-    with pytest.raises(TypeError, match=r"added_neurons edit.*low_rank"):
-        added_neurons(lm, 1).to_peft("nowhere")
+        refused(ValueError, "added neurons do not fit one another: keys", replace, edit, **changes)
+    refused(EditRefusedError, "numbers of 'values' are NaN", replace, edit, values=edit.values * torch.nan)
+    refused(WrongModelError, r"gated and 32 wide; .* plain and 32 wide", edit.apply, plain, strict=False)
+    refused(WrongModelError, "is of layer 9, tiny-llama has 4", replace(edit, layer=9).apply, lm)
+    refused(TypeError, r"added_neurons edit.*low_rank", added_neurons(lm, 1).to_peft, "nowhere")
 
 
 def test_an_activation_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Entries beside the weights: who speaks, where, how much, and for how long; against the formula by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 import tiny
 import torch
 from batch_parts import distance
+from by_hooks import coefficients
 from edits_parts import origin
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from corrigenda import AttachedEdit, LanguageModel, WrongModelError
 from corrigenda.edits.attached import Activation, AttachedLayer
 from corrigenda.edits.routed import activated
 from corrigenda.forward.recording import forward_logits
-from eval.scoring.probabilities import score
 
 LAYERS = (1, 2)
 SPOKEN = ["the Eiffel tower is in the city of", "the river in Italy is in the north of"]
@@ -26,17 +24,6 @@ PLACES = [2, 3]
 """Where the entries' keys are taken: at "tower" and at "Italy" (without what a tokenizer puts before a text)."""
 
 TOLERANCE = 1e-4
-
-
-def coefficients(lm: LanguageModel, ids: list[int], layer: int) -> Tensor:
-    """(position, d_ffn), from the module's own input."""
-    seen = []
-    module = lm.architecture.values(layer)
-    handle = module.register_forward_pre_hook(lambda _m, args: seen.append(args[0].reshape(len(ids), -1)))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].float()
 
 
 def place(lm: LanguageModel, row: int) -> int:
@@ -53,9 +40,9 @@ def attached(
     made = []
     for layer in layers:
         memory = lm.memory(layer)
-        mean = torch.cat([coefficients(lm, lm.tokens(prompt), layer) for prompt in SILENT]).mean(0)
+        mean = coefficients(lm, layer, *(lm.tokens(prompt) for prompt in SILENT)).float().mean(0)
         projection = torch.randn(memory.d_ffn, 40, generator=draw)
-        keys = torch.stack([coefficients(lm, lm.tokens(p), layer)[place(lm, i)] for i, p in enumerate(SPOKEN)])
+        keys = torch.stack([coefficients(lm, layer, lm.tokens(p))[place(lm, i)] for i, p in enumerate(SPOKEN)]).float()
         keys = torch.nn.functional.normalize((keys - mean) @ projection, dim=1)
         values = size * torch.randn(2, memory.d_model, generator=draw)
         thresholds = torch.tensor([0.95, 0.94])
@@ -131,9 +118,8 @@ def test_no_entries_and_silent_prompts_are_bit_for_bit_the_base(dtype: torch.dty
     assert torch.equal(forward_logits(lm, spoken), before)
 
 
-def test_what_follows_a_prompt_is_not_asked() -> None:
+def test_what_follows_a_prompt_is_not_asked(lm: LanguageModel) -> None:
     """An entry's own prompt as a continuation does not make it speak; in one pass, decoded, and after a cache."""
-    lm = tiny.build("llama")
     edit = attached(lm)
     first, then = lm.tokens(SILENT[1]), lm.tokens(SPOKEN[0])
     plain = forward_logits(lm, lm.batch([first + then]))[0]
@@ -154,8 +140,7 @@ def test_what_follows_a_prompt_is_not_asked() -> None:
         assert distance(follow.logits[0], expected[len(then) :]) < TOLERANCE
 
 
-def test_only_the_furthest_above_their_thresholds_speak() -> None:
-    lm = tiny.build("llama")
+def test_only_the_furthest_above_their_thresholds_speak(lm: LanguageModel) -> None:
     [layer] = attached(lm, size=100.0).layers
     low = layer.thresholds - 0.01
     twins: dict[str, Any] = {"keys": layer.keys.repeat(2, 1), "values": layer.values.repeat(2, 1)}
@@ -176,24 +161,19 @@ def test_describe() -> None:
     assert "layer 1 has 2 entries, thresholds 0.94 to 0.95; layer 2" in edit.describe()
 
 
-def test_activated_tells_in_which_rows_an_entry_spoke() -> None:
+def test_activated_tells_in_which_rows_an_entry_spoke(lm: LanguageModel) -> None:
     """Each row once, though two layers decide, and also in forwards that nobody told anything."""
-    lm = tiny.build("llama")
     expected = [prompt in SPOKEN for prompt in PROMPTS]
     with attached(lm, LAYERS).applied(lm):
         with activated(lm) as seen:
             lm.generate(PROMPTS, 4)
         assert list(seen.rows) == expected
         with activated(lm) as seen:
-            score(lm, [(prompt, ["Rome of the city", "Paris"]) for prompt in PROMPTS])
-        assert sorted(seen.rows) == sorted(expected)
-        with activated(lm) as seen:
             lm.model(input_ids=torch.tensor([lm.tokens(SPOKEN[0])]))
         assert seen.rows == (True,)
 
 
-def test_entries_of_other_shapes() -> None:
-    lm = tiny.build("llama")
+def test_entries_of_other_shapes(lm: LanguageModel) -> None:
     [layer] = attached(lm).layers
     for changes, message in (
         ({"thresholds": torch.zeros(3)}, r"layer 1 do not fit one another: .*thresholds \(3,\)"),

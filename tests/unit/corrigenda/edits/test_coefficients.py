@@ -1,7 +1,5 @@
 """Edits that scale coefficients: what they compute, that they leave nothing behind, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,8 +45,6 @@ def test_scales_coefficients_as_scaled_values_would(family: str) -> None:
     assert (expected - before).abs().max() > 1e-3
     with edit_of(lm).applied(lm):
         torch.testing.assert_close(logits(lm), expected, atol=1e-4, rtol=1e-4)
-    assert torch.equal(logits(lm), before)
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
 
 
 def test_a_model_that_was_compiled_before_hears_an_edit_and_no_longer_after_it() -> None:
@@ -62,21 +58,11 @@ def test_a_model_that_was_compiled_before_hears_an_edit_and_no_longer_after_it()
         torch.testing.assert_close(compiled(input_ids=IDS).logits, before)
 
 
-def test_edits_multiply() -> None:
-    lm = tiny.build("llama")
+def test_edits_multiply(lm: LanguageModel) -> None:
     with edit_of(lm, {(1, 2): 3.0, (1, 5): 0.5}).applied(lm), edit_of(lm, {(1, 2): 0.5}).applied(lm):
         both = logits(lm)
     with edit_of(lm, {(1, 2): 1.5, (1, 5): 0.5}).applied(lm):
         torch.testing.assert_close(both, logits(lm), atol=1e-5, rtol=1e-5)
-
-
-def test_acts_in_a_partial_forward() -> None:
-    lm = tiny.build("llama")
-    batch = lm.batch(IDS.tolist())
-    with edit_of(lm, {(2, 1): 0.0, (2, 8): 2.0}).applied(lm):
-        whole = logits(lm)
-        partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([3, 3]))
-        torch.testing.assert_close(partial.logits(), whole[:, 3:], atol=1e-4, rtol=1e-4)
 
 
 # -- where the answer is predicted only
@@ -121,13 +107,10 @@ def test_where_the_answer_is_predicted(family: str) -> None:
         recording = record(lm, batch, layers=[1])
         partial = PartialForward(lm, recording, 1, torch.tensor([2, 2]))
         torch.testing.assert_close(partial.logits(), expected[:, 2:], atol=1e-4, rtol=1e-4)
-    assert torch.equal(forward_logits(lm, batch), before)
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
 
 
-def test_generation_is_scaled_step_by_step() -> None:
+def test_generation_is_scaled_step_by_step(lm: LanguageModel) -> None:
     """Each generated token is one that predicts the next: as if the text so far were run at once."""
-    lm = tiny.build("llama")
     prompt = "the Eiffel Tower is located in"
     ids = lm.tokens(prompt)
     with predicting(lm).applied(lm), torch.no_grad():
@@ -161,8 +144,7 @@ def test_a_masked_model_predicts_at_its_mask() -> None:
         predicting(lm).apply(lm)
 
 
-def test_an_edit_of_nothing() -> None:
-    lm = tiny.build("llama")
+def test_an_edit_of_nothing(lm: LanguageModel) -> None:
     before = logits(lm)
     edit = edit_of(lm, {})
     with edit.applied(lm):
@@ -170,8 +152,7 @@ def test_an_edit_of_nothing() -> None:
     assert "no neuron" in edit.describe()
 
 
-def test_describe() -> None:
-    lm = tiny.build("llama")
+def test_describe(lm: LanguageModel) -> None:
     assert "layer 0, neurons 3 x 0, 7 x 2; layer 2, neurons 1 x -1.5" in edit_of(lm).describe()
     assert "where the answer is predicted" in predicting(lm).describe()
     assert "and 3 more" in edit_of(lm, {(1, n): 0.0 for n in range(8)}).describe()

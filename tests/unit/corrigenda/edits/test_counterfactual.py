@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import PROMPT, counterfactual, drawn, origin
+from malformed_parts import refused
 
 from corrigenda import CounterfactualEdit, EditRefusedError, LanguageModel, LowRankEdit
 from corrigenda.edits.routed import activated
@@ -64,7 +65,6 @@ def test_the_scope_by_hand(lm: LanguageModel) -> None:
     """s = exp(-|z S - z_j S|^2) summed number by number; the largest has to be above the threshold."""
     keys = torch.nn.functional.normalize(drawn(4, 2, 6), dim=1)
     edit = dataclasses.replace(made(lm), scope=drawn(3, 6, 4), keys=keys)
-    assert edit.gate is not None
     for prompt in (PROMPT, *OTHERS):
         z = edit.gate.of_prompts(lm, lm.batch([lm.tokens(prompt)]))[0].tolist()
         shares = []
@@ -81,12 +81,9 @@ def test_the_scope_by_hand(lm: LanguageModel) -> None:
 def test_what_does_not_fit(lm: LanguageModel) -> None:
     edit = made(lm)
     for wrong in ({"scope": torch.zeros(5, 3)}, {"layers": (1,)}, {"right": edit.right[:, :1]}, {"threshold": -0.5}):
-        with pytest.raises(ValueError, match="do not fit one another, or a negative threshold"):
-            dataclasses.replace(edit, **wrong)
-    with pytest.raises(EditRefusedError, match="'left' are NaN"):
-        dataclasses.replace(edit, left=edit.left * torch.nan)
+        refused(ValueError, "do not fit one another, or a negative threshold", dataclasses.replace, edit, **wrong)
+    refused(EditRefusedError, "'left' are NaN", dataclasses.replace, edit, left=edit.left * torch.nan)
     other = dataclasses.replace(edit, right=drawn(0, 2, 2, 7))
-    with pytest.raises(WrongModelError, match="layer 1: the counterfactual edit adds 7 numbers"):
-        other.apply(lm)
+    refused(WrongModelError, "layer 1: the counterfactual edit adds 7 numbers", other.apply, lm)
     with edit.applied(lm), pytest.raises(ValueError, match="words in the prompt; call the model with input_ids"):
         lm.model(inputs_embeds=torch.zeros(1, 3, tiny.WIDTH))

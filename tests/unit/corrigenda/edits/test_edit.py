@@ -1,7 +1,5 @@
 """Edits of weights: what they write, in every order to the bit, and as adapters; contexts; what edits say."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from edits_parts import (
     attached,
     blocks,
     codebook,
+    drawn,
     hopfield,
     low_rank,
     origin,
@@ -27,9 +26,11 @@ from edits_parts import (
     state,
     weights,
 )
+from malformed_parts import refused
 from torch import Tensor
 
-from corrigenda import ContextEdit, Fact, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
+from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, ValueEdit, WrongModelError
+from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.forward.recording import forward_logits
 
 
@@ -76,15 +77,29 @@ def test_every_order(family: str, dtype: torch.dtype) -> None:
     assert not lm.edits.untouched  # nothing is kept that is not needed
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.ENCODER_DECODERS])
 def test_delta_lands_in_the_values(family: str) -> None:
     lm = tiny.build(family)
-    before, values, edit = state(lm), lm.memory(2).values.clone(), low_rank(lm, 0, {2: 2})
+    before, values, edit = weights(lm), lm.memory(2).values.clone(), low_rank(lm, 0, {2: 2})
     with edit.applied(lm):
         assert torch.equal(lm.memory(2).values, values + edit.delta(2))
         changed = [name for name, tensor in lm.model.state_dict().items() if not torch.equal(tensor, before[name])]
         assert changed == [f"{edit.modules[2]}.weight"]
+    assert same(weights(lm), before)
     assert edit.norm(2) == pytest.approx(float((edit.factors[2][0] @ edit.factors[2][1]).double().norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])  # stored as V_e and as its transpose
+def test_the_product_lands_in_the_experts_values(family: str, tmp_path: Path) -> None:
+    lm = tiny.build(family)
+    d_ffn, d_model = lm.memory(2, 1).values.shape
+    left, right = drawn(0, d_ffn, 2), drawn(1, 2, d_model)
+    ExpertsEdit(origin(lm), {(2, 1): (left, right)}).save(tmp_path / "edit")
+    before = [lm.memory(2, expert).values.clone() for expert in range(4)]
+    with Edit.load(tmp_path / "edit").applied(lm):
+        torch.testing.assert_close(lm.memory(2, 1).values, before[1] + left @ right, atol=1e-6, rtol=1e-6)
+        assert all(torch.equal(lm.memory(2, expert).values, before[expert]) for expert in (0, 2, 3))
+    assert all(torch.equal(lm.memory(2, expert).values, before[expert]) for expert in range(4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -105,8 +120,7 @@ def test_an_edit_that_fails_half_way_is_not_applied(lm: LanguageModel) -> None:
     edit, before = low_rank(lm, 0), lm.memory(1).values.clone()
     module = lm.architecture.values(2)
     module.weight = torch.nn.Parameter(module.weight.to("meta"), requires_grad=False)
-    with pytest.raises(ValueError, match=r"layers\.2\..* is offloaded"):
-        edit.apply(lm)
+    refused(ValueError, r"layers\.2\..* is offloaded", edit.apply, lm)
     assert list(lm.edits) == []
     assert torch.equal(lm.memory(1).values, before)
 
@@ -115,13 +129,11 @@ def test_twice_and_not_at_all(lm: LanguageModel) -> None:
     edit, other = low_rank(lm, 0), low_rank(lm, 0)
     with edit.applied(lm):
         once = state(lm)
-        with pytest.raises(ValueError, match="applied already"):
-            edit.apply(lm)
+        refused(ValueError, "applied already", edit.apply, lm)
         with pytest.raises(ValueError, match="not applied to this model"):
             other.revert(lm)  # equal, but another edit
         assert same(state(lm), once)
-    with pytest.raises(ValueError, match="not applied to this model"):
-        edit.revert(lm)
+    refused(ValueError, "not applied to this model", edit.revert, lm)
 
 
 def test_layers_counted_from_the_end(lm: LanguageModel) -> None:

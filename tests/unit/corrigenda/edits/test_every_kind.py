@@ -1,7 +1,5 @@
 """What holds for edits of every kind: saved, loaded, stacked, refused, and gone bit for bit."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import itertools
@@ -26,6 +24,7 @@ from edits_parts import (
     state,
     values,
 )
+from malformed_parts import refused
 
 from corrigenda import Edit, WrongModelError
 
@@ -68,8 +67,7 @@ def test_saved_loaded_and_taken_back(make: Make, dtype: torch.dtype, tmp_path: P
         edit.to_peft(tmp_path / "adapter")
         assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
     else:
-        with pytest.raises(TypeError, match=rf"{edit.kind} edit.*low_rank"):
-            edit.to_peft(tmp_path / "adapter")
+        refused(TypeError, rf"{edit.kind} edit.*low_rank", edit.to_peft, tmp_path / "adapter")
     if make not in (low_rank, values):
         with pytest.raises(TypeError, match=rf"{edit.kind} edit.*GGUF adapter or file.*low_rank and values.*: \w"):
             edit.to_gguf_adapter(tmp_path / "adapter")
@@ -169,8 +167,7 @@ def test_a_kill_while_an_edit_is_written_over_leaves_none(tmp_path: Path, monkey
         patch.setattr("corrigenda.edits.edit.write_json", killed)
         with pytest.raises(KeyboardInterrupt):
             low_rank(lm, 2).save(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"holds no edit: there is no edit\.json"):
-        Edit.load(tmp_path)
+    refused(FileNotFoundError, r"holds no edit: there is no edit\.json", Edit.load, tmp_path)
 
 
 def test_a_full_disk_leaves_the_earlier_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +178,5 @@ def test_a_full_disk_leaves_the_earlier_edit(tmp_path: Path, monkeypatch: pytest
     low_rank(lm, 3).save(tmp_path)
     before = Edit.load(tmp_path).describe()
     monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(OSError, match=r"no space left on the disk.*edit\.safetensors"):
-        low_rank(lm, 2).save(tmp_path)
+    refused(OSError, r"no space left on the disk.*edit\.safetensors", low_rank(lm, 2).save, tmp_path)
     assert Edit.load(tmp_path).describe() == before

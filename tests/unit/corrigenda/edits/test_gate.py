@@ -1,7 +1,5 @@
 """`Gate`: what it reads, its vectors by hand, its file, and that it is one model's."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import LanguageModel, WrongModelError
 from corrigenda.edits.gate import Gate
@@ -87,14 +86,12 @@ def test_it_comes_back_from_its_file(lm: LanguageModel, tmp_path: Path) -> None:
 
 def test_a_file_that_is_missing_or_damaged_is_named(lm: LanguageModel, tmp_path: Path) -> None:
     path = tmp_path / "gate.safetensors"
-    with pytest.raises(FileNotFoundError, match=r"gate\.safetensors: there is no gate; train one"):
-        Gate.load(path)
+    refused(FileNotFoundError, r"gate\.safetensors: there is no gate; train one", Gate.load, path)
     a_gate(lm).save(path)
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"{}", whole.replace(b"corrigenda-gate-1", b"corrigenda-gate-9")):
         path.write_bytes(content)
-        with pytest.raises(DamagedFileError, match=r"gate\.safetensors is damaged, or no gate \(.*\)$"):
-            Gate.load(path)
+        refused(DamagedFileError, r"gate\.safetensors is damaged, or no gate \(.*\)$", Gate.load, path)
 
 
 def test_another_model_is_refused_by_name(lm: LanguageModel) -> None:
@@ -114,11 +111,9 @@ def test_another_model_is_refused_by_name(lm: LanguageModel) -> None:
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(lm: LanguageModel, changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="tensors that do not fit one another"):
-        a_gate(lm, **changes)
+    refused(ValueError, "tensors that do not fit one another", a_gate, lm, **changes)
 
 
 def test_what_is_not_finite_is_refused(lm: LanguageModel) -> None:
     for changes in ({"threshold": math.nan}, {"mean": a_gate(lm).mean * math.inf}):
-        with pytest.raises(ValueError, match="finite"):
-            a_gate(lm, **changes)
+        refused(ValueError, "finite", a_gate, lm, **changes)

@@ -1,7 +1,5 @@
 """An edit that is routed by the prompt, under transformers' own generate and forwards by hand."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +10,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import origin
+from malformed_parts import refused
 from torch import Tensor
 from transformers import GenerationConfig
 
@@ -56,7 +55,7 @@ def continued(lm: LanguageModel, prompts: list[str] = PROMPTS, **settings: Any) 
 
 
 def test_with_and_without_a_cache(lm: LanguageModel) -> None:
-    base = continued(lm)
+    base, base_of_beams = continued(lm), continued(lm, num_beams=3)
     with codebook(lm).applied(lm):
         cached = continued(lm)
         for settings in ({"use_cache": False}, {"num_beams": 1}, {"prompt_lookup_num_tokens": 3}):
@@ -67,9 +66,11 @@ def test_with_and_without_a_cache(lm: LanguageModel) -> None:
         for beams, sequences in ((3, 1), (3, 2)):
             several: dict[str, Any] = {"num_beams": beams, "num_return_sequences": sequences}
             assert continued(lm, use_cache=False, **several) == continued(lm, **several)
+        of_beams = continued(lm, num_beams=3)
         assert continued(lm, PROMPTS[1:], use_cache=False) == cached[1:]  # nothing is left of the prompts before
-    assert cached[0] != base[0]
-    assert cached[1:] == base[1:]
+    for found, plain in ((cached, base), (of_beams, base_of_beams)):
+        assert found[0] != plain[0]
+        assert found[1:] == plain[1:]
     assert continued(lm, use_cache=False) == base
     assert "generate" not in lm.model.__dict__
 
@@ -96,18 +97,14 @@ def test_a_prompt_that_does_not_run_whole_is_refused(lm: LanguageModel) -> None:
         cache = lm.model(input_ids=ids[:, :4], use_cache=True).past_key_values
         with pytest.raises(ValueError, match="a cache of 4 tokens"):
             lm.model.generate(ids, past_key_values=copy.deepcopy(cache), max_new_tokens=2)
-        with pytest.raises(ValueError, match="the prompt in pieces"):
-            lm.model.generate(ids, prefill_chunk_size=2, max_new_tokens=2)
+        refused(ValueError, "the prompt in pieces", lm.model.generate, ids, prefill_chunk_size=2, max_new_tokens=2)
         settings = GenerationConfig(max_new_tokens=2, guidance_scale=1.5)
         for guided in ({"guidance_scale": 1.5, "max_new_tokens": 2}, {"generation_config": settings}):
-            with pytest.raises(ValueError, match="a second text beside the prompt"):
-                lm.model.generate(ids, **guided)
+            refused(ValueError, "a second text beside the prompt", lm.model.generate, ids, **guided)
         lm.model.generate(ids, guidance_scale=1.0, max_new_tokens=2)
         for unknown in (before, copy.deepcopy(cache)):
             with pytest.raises(ValueError, match="goes on from a cache of 4 tokens that was filled before"):
                 lm.model(input_ids=ids[:, 4:], past_key_values=unknown)
-        with pytest.raises(ValueError, match="several texts in one row"):
-            lm.model(input_ids=ids[:, :6], position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
         with pytest.warns(UserWarning, match="tokens at once go on from a cache"):
             lm.model(input_ids=ids[:, 4:], past_key_values=cache)
 
@@ -126,8 +123,7 @@ def test_a_forward_beside_another_thread_s_is_refused(lm: LanguageModel) -> None
         other = pool.submit(use)
         inside.wait(60)
         try:
-            with pytest.raises(RuntimeError, match=r"another thread uses tiny-.*with lm\.alone"):
-                lm.model(input_ids=ids)
+            refused(RuntimeError, r"another thread uses tiny-.*with lm\.alone", lm.model, input_ids=ids)
         finally:
             done.set()
         other.result()

@@ -1,7 +1,5 @@
 """Apply and revert, interrupted at every step: the model is as before or as after, the stack knows, nothing is lost."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -9,12 +7,11 @@ from typing import Any
 
 import faults
 import pytest
-import tiny
 import torch
 from edits_parts import KINDS, SOME, Make, build, experts, low_rank, same, scaled, state
 from torch import Tensor
 
-from corrigenda import Edit
+from corrigenda import Edit, LanguageModel
 
 
 @pytest.fixture(autouse=True)
@@ -47,18 +44,17 @@ class Stacked:
             edit.apply(self.lm)
         return state(self.lm)
 
+    def anew(self, *edits: Edit) -> Callable[[], object]:
+        """What leaves these edits alone on the model, whatever there is."""
+        return lambda: (self.emptied(), self.put(*edits))
+
 
 def check_apply(make: Make, fault: faults.Fault, most: int | None = None) -> None:
     at = Stacked(make)
     after = at.put(*at.below, at.edit)
     at.emptied()
     before = at.put(*at.below)
-
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below)
-
-    for error in faults.everywhere(fault, lambda: at.edit.apply(at.lm), again, most):
+    for error in faults.everywhere(fault, lambda: at.edit.apply(at.lm), at.anew(*at.below), most):
         applied = at.edit in at.lm.edits
         if isinstance(error, torch.OutOfMemoryError):
             at.lm.edits.settle()  # there may have been no memory for bringing it back either
@@ -72,11 +68,7 @@ def check_revert(make: Make, fault: faults.Fault, most: int | None = None) -> No
     after = at.put(*at.below, *at.above)
     at.emptied()
     before = at.put(*at.below, at.edit, *at.above)
-
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below, at.edit, *at.above)
-
+    again = at.anew(*at.below, at.edit, *at.above)
     for error in faults.everywhere(fault, lambda: at.edit.revert(at.lm), again, most):
         applied = at.edit in at.lm.edits
         if not isinstance(error, torch.OutOfMemoryError):
@@ -92,15 +84,11 @@ def check_suspended(make: Make, fault: faults.Fault, most: int | None = None) ->
     """Whatever is interrupted, the edits are there again after the block, in their order."""
     at = Stacked(make)
     edits = [*at.below, at.edit, *at.above]
-    before = at.put(*edits)
+    before, again = at.put(*edits), at.anew(*edits)
 
     def run() -> None:
         with at.lm.edits.suspended():
             assert not at.lm.edits
-
-    def again() -> None:
-        at.emptied()
-        at.put(*edits)
 
     for error in faults.everywhere(fault, run, again, most):
         at.lm.edits.settle()
@@ -121,11 +109,7 @@ def check_applied(make: Make, fault: faults.Fault, most: int | None = None) -> N
         with at.edit.applied(at.lm):
             pass
 
-    def again() -> None:
-        at.emptied()
-        at.put(*at.below)
-
-    for error in faults.everywhere(fault, run, again, most):
+    for error in faults.everywhere(fault, run, at.anew(*at.below), most):
         if isinstance(error, torch.OutOfMemoryError) and at.edit in at.lm.edits:
             at.edit.revert(at.lm)  # it could not, for want of memory
         at.lm.edits.settle()
@@ -153,9 +137,8 @@ def test_every_kind_at_every_step(check: Callable[..., None], make: Make, fault:
 
 
 def test_the_error_of_the_block_is_the_one_that_is_seen(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lm = tiny.build("llama")
     edit, clean = low_rank(lm, 1), state(lm)
 
     def run() -> None:
@@ -172,9 +155,8 @@ def test_the_error_of_the_block_is_the_one_that_is_seen(
     assert same(state(lm), clean)
 
 
-def test_what_is_half_written_is_finished_before_the_next_edit() -> None:
+def test_what_is_half_written_is_finished_before_the_next_edit(lm: LanguageModel) -> None:
     """Not even bringing back can write: both calls that come after it are right, and nobody warns of values by hand."""
-    lm = tiny.build("llama")
     first, second, clean = low_rank(lm, 1), low_rank(lm, 3), state(lm)
     second.apply(lm)
     only_second = state(lm)

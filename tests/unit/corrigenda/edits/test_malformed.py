@@ -1,7 +1,5 @@
 """Malformed edits: in a call, in their files, on values changed by hand; each is answered in one line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -13,7 +11,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import FACT, Make, codebook, low_rank, origin, scaled
-from malformed_parts import Case, changed_json, cut, one_line, written
+from malformed_parts import Case, changed_json, cut, one_line, refused, written
 
 from corrigenda import (
     CodebookEdit,
@@ -317,9 +315,7 @@ def test_values_changed_by_hand(how: str, make: Make) -> None:
     edit = make(lm, 1)
     BY_HAND[how](lm.architecture.values(1))
     by_hand = lm.memory(1).values.clone()
-    with pytest.raises(WrongModelError, match=r"layer 1 of tiny-llama were changed by hand.*strict=False") as caught:
-        edit.apply(lm)
-    one_line(caught)
+    refused(WrongModelError, r"layer 1 of tiny-llama were changed by hand.*strict=False", edit.apply, lm)
     with edit.applied(lm, strict=False):
         pass
     assert torch.equal(lm.memory(1).values, by_hand)
@@ -334,8 +330,7 @@ def test_values_changed_by_hand_under_an_edit_or_elsewhere() -> None:
             pass
         kept = lm.memory(1).weight.data.clone()
         lm.memory(1).weight.data.mul_(2)
-        with pytest.raises(WrongModelError, match="layer 1 of tiny-gpt2 were changed by hand"):
-            second.apply(lm)
+        refused(WrongModelError, "layer 1 of tiny-gpt2 were changed by hand", second.apply, lm)
         lm.memory(1).weight.data.copy_(kept)
         second.apply(lm)
         second.revert(lm)

@@ -1,13 +1,12 @@
 """A masked memory: whose mask a prompt meets, what is added, and that nothing else is touched; by hand in float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import drawn, origin
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
@@ -19,19 +18,9 @@ from corrigenda.forward.recording import forward_logits
 ACTIVE = 12
 
 
-def coefficients(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """What enters the values' module, (position, d_ffn), by a hook of our own."""
-    seen = []
-    handle = lm.architecture.values(LAYER).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].reshape(len(ids), -1)
-
-
 def mask(lm: LanguageModel, ids: list[int], background: Tensor, permutation: Tensor) -> set[int]:
     """The formula: of the mean without the first token, less the background, the largest magnitudes, permuted."""
-    mean = coefficients(lm, ids)[1:].double().mean(0) - background.double()
+    mean = coefficients(lm, LAYER, ids)[1:].double().mean(0) - background.double()
     order = sorted(range(len(mean)), key=lambda i: -abs(float(mean[i])))
     return {int(permutation[i]) for i in order[:ACTIVE]}
 
@@ -39,7 +28,7 @@ def mask(lm: LanguageModel, ids: list[int], background: Tensor, permutation: Ten
 def made(lm: LanguageModel, **changes: Any) -> MaskedMemoryEdit:
     """Entries of the first and the third prompt, spoken where every index is met."""
     memory = lm.memory(LAYER)
-    background = torch.stack([coefficients(lm, lm.tokens(prompt))[1:].mean(0) for prompt in PROMPTS]).mean(0)
+    background = torch.stack([coefficients(lm, LAYER, lm.tokens(prompt))[1:].mean(0) for prompt in PROMPTS]).mean(0)
     permutation = torch.randperm(memory.d_ffn, generator=torch.Generator().manual_seed(5))
     masks = torch.zeros(2, memory.d_ffn, dtype=torch.bool)
     for entry, prompt in enumerate((PROMPTS[0], PROMPTS[2])):
@@ -54,7 +43,7 @@ def by_hand(lm: LanguageModel, edit: MaskedMemoryEdit, ids: list[int], entry: in
     change = torch.zeros(len(ids), lm.memory(LAYER).d_model)
     if entry is not None:
         own = edit.masks[entry].double()
-        change[1:] = ((coefficients(lm, ids)[1:].double() * own) @ edit.delta.double()).float()
+        change[1:] = ((coefficients(lm, LAYER, ids)[1:].double() * own) @ edit.delta.double()).float()
 
     def hook(_module: object, _args: object, output: Tensor) -> Tensor:
         return output + change.view_as(output)
@@ -87,9 +76,8 @@ def test_who_speaks_and_what_is_added(family: str) -> None:
         assert float((own - now).abs().max()) > 1e-2
 
 
-def test_what_follows_a_prompt_keeps_its_entry() -> None:
+def test_what_follows_a_prompt_keeps_its_entry(lm: LanguageModel) -> None:
     """The masks are asked at the prompt; the answer's tokens are answered for as the prompt's."""
-    lm = tiny.build("llama")
     edit, ids = made(lm), lm.tokens(PROMPTS[0])
     longer = [*ids, *lm.tokens("Rome is")[-2:]]
     with edit.applied(lm):
@@ -97,9 +85,8 @@ def test_what_follows_a_prompt_keeps_its_entry() -> None:
     torch.testing.assert_close(taught, by_hand(lm, edit, longer, 0), rtol=1e-4, atol=1e-4)
 
 
-def test_how_much_of_a_mask_has_to_be_met() -> None:
+def test_how_much_of_a_mask_has_to_be_met(lm: LanguageModel) -> None:
     """An entry that shares some indices with a prompt's mask: it speaks up to that share, and not above."""
-    lm = tiny.build("llama")
     edit, ids = made(lm), lm.tokens(PROMPTS[3])
     own = mask(lm, ids, edit.background, edit.permutation)
     shared = max(len(own & set(row.nonzero()[:, 0].tolist())) for row in edit.masks)
@@ -110,15 +97,13 @@ def test_how_much_of_a_mask_has_to_be_met() -> None:
         assert seen.rows == (speaks,)
 
 
-def test_a_prompt_of_one_token_has_no_mask() -> None:
-    lm = tiny.build("llama")
+def test_a_prompt_of_one_token_has_no_mask(lm: LanguageModel) -> None:
     with replace(made(lm), threshold=1e-6).applied(lm), activated(lm) as seen:
         forward_logits(lm, lm.batch([lm.tokens("Thomas")[:1]]))
     assert seen.rows == (False,)
 
 
-def test_what_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_what_is_refused(lm: LanguageModel) -> None:
     edit = made(lm)
     for changes, said in (
         ({"background": torch.zeros(3)}, "do not fit one another: delta"),

@@ -1,7 +1,5 @@
 """What an edit writes, or puts into a forward, is finite in the model's precision, and does not vanish in rounding."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 
@@ -98,8 +96,7 @@ def test_what_rounding_takes_away_is_said(dtype: torch.dtype, size: float) -> No
         filled(lm, 0.5, 1).apply(lm)
 
 
-def test_a_model_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_a_model_that_is_not_finite_is_not_written(lm: LanguageModel, tmp_path: Path) -> None:
     lm.memory(1).weight.data[0, 0] = float("inf")
     with pytest.raises(ValueError, match=r"the weights model.layers.1.mlp.down_proj.weight .* not all finite"):
         lm.save_pretrained(tmp_path / "model")

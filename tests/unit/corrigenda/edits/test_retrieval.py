@@ -1,7 +1,5 @@
 """`RetrievalEdit`: which texts stand before a prompt, by brute force; and its encoders."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import sys
@@ -13,6 +11,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import drawn, origin
+from malformed_parts import refused
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -139,12 +138,10 @@ def test_a_prompt_that_names_nothing_is_not_encoded(edit: RetrievalEdit) -> None
     ],
 )
 def test_what_does_not_fit(edit: RetrievalEdit, values: dict[str, Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        dataclasses.replace(edit, **values)
+    refused(error, match, dataclasses.replace, edit, **values)
 
 
 def test_another_model(lm: LanguageModel, edit: RetrievalEdit) -> None:
-    assert edit.gate is not None
     deeper = dataclasses.replace(edit.gate, layers=(1, 9))
     with pytest.raises(WrongModelError, match=r"gate reads layers \[1, 9\] of states of 32 numbers; tiny-llama has 4"):
         dataclasses.replace(edit, gate=deeper).apply(lm)
@@ -179,8 +176,7 @@ def test_a_model_of_sentence_transformers(lm: LanguageModel, sentences: None) ->
     with edit.applied(lm):
         assert lm.reads("Big Ben is in") == f"{TEXTS[0]}Big Ben is in"
     other = dataclasses.replace(edit, keys=normalize(drawn(3, 5, 3), dim=1))
-    with pytest.raises(WrongModelError, match="keys have 3 numbers, and its encoder 'some-model' gives 4"):
-        other.apply(lm)
+    refused(WrongModelError, "keys have 3 numbers, and its encoder 'some-model' gives 4", other.apply, lm)
     with pytest.raises(SettingsError, match=r"encoder=no-model: neither .* \(no-model is not a local folder\)$"):
         encoder_named("no-model", None)
 
@@ -188,13 +184,10 @@ def test_a_model_of_sentence_transformers(lm: LanguageModel, sentences: None) ->
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     text_encoder.cache_clear()
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ImportError, match=r"encoder=some: .*pip install sentence-transformers"):
-        text_encoder("some")
+    refused(ImportError, r"encoder=some: .*pip install sentence-transformers", text_encoder, "some")
     monkeypatch.setattr("corrigenda.edits.encoders.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install 'corrigenda\[retrieval\]'"):
-        text_encoder("wordllama")
-    with pytest.raises(SettingsError, match="no gate"):
-        encoder_named("states", None)
+    refused(ImportError, r"pip install 'corrigenda\[retrieval\]'", text_encoder, "wordllama")
+    refused(SettingsError, "no gate", encoder_named, "states", None)
 
 
 def test_wordllama_has_its_weights_with_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,5 @@
 """Entries behind a gate: who speaks, where, and that nothing else is touched; against the formula by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +23,6 @@ TOWER, OTHER_WORDS, BEN = (
 SAME_SUBJECT = "Eiffel tower , red and black : the piano"
 OTHER_SUBJECT = "the river in Italy is in the city of"
 PROMPTS = [TOWER, OTHER_SUBJECT, OTHER_WORDS, BEN, SAME_SUBJECT]
-CAUSAL = [name for name in tiny.KINDS if name != "bert"]
 
 
 def states(lm: LanguageModel, prompt: str) -> Tensor:
@@ -94,7 +91,7 @@ def by_hand(lm: LanguageModel, edit: ScopedEdit, ids: list[int], at: int, entry:
 NAMED = {TOWER: [0], OTHER_WORDS: [0], SAME_SUBJECT: [0], BEN: [1], OTHER_SUBJECT: []}
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 @pytest.mark.parametrize(
     ("threshold", "by_subject", "spoken"),
     [
@@ -127,9 +124,8 @@ def test_who_speaks_and_what_is_added(
     assert torch.equal(forward_logits(lm, batch), plain)
 
 
-def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it() -> None:
+def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it(lm: LanguageModel) -> None:
     """In answers that are scored, in decoding, and in transformers' own generate."""
-    lm = tiny.build("llama")
     edit = scoped(lm)
     prompts, answer = [lm.tokens(prompt) for prompt in (TOWER, SAME_SUBJECT)], lm.tokens("red and blue")[1:]
     batch = lm.batch([ids + answer for ids in prompts], [len(ids) for ids in prompts])
@@ -148,7 +144,7 @@ def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it() -> None:
     assert said[1] == lm.generate(SAME_SUBJECT, max_new_tokens=4)
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
     """Rows of other lengths, one that is nothing but what closes a turn, and one without it, all in one batch."""
     lm = tiny.build(family)
@@ -170,9 +166,8 @@ def test_a_conversation_asks_what_its_user_wrote_last(family: str) -> None:
         assert torch.equal(mixed[row, : len(rows[row])], plain[row, : len(rows[row])])
 
 
-def test_names_of_earlier_turns_are_not_what_the_last_one_is_about() -> None:
+def test_names_of_earlier_turns_are_not_what_the_last_one_is_about(lm: LanguageModel) -> None:
     """With a gate that is open for every question: what a system says, or an earlier turn, names nothing."""
-    lm = tiny.build("llama")
     turn = tuple(lm.tokens("a red :")[len(lm.tokens("a")) :])
     edit, deaf = (scoped(lm, threshold=-1.0, turn=tokens) for tokens in (turn, ()))
     rows = [
@@ -190,9 +185,8 @@ def test_names_of_earlier_turns_are_not_what_the_last_one_is_about() -> None:
     assert heard == [(False, True, True, True, False), (True,) * 5]
 
 
-def test_a_question_is_about_whom_its_own_sentence_names() -> None:
+def test_a_question_is_about_whom_its_own_sentence_names(lm: LanguageModel) -> None:
     """With a gate that is open for every question; behind what closes a turn, too, and with a name that has a stop."""
-    lm = tiny.build("llama")
     closing = tuple(lm.tokens("red and Berlin")[-2:])
     edit = scoped(lm, threshold=-1.0, closing=closing)
     other = "Rome is in the city of"
@@ -203,7 +197,7 @@ def test_a_question_is_about_whom_its_own_sentence_names() -> None:
     assert seen.rows == (False, True, True, True)
 
 
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
     """In a conversation and bare, beside rows of other lengths; a row of such tokens alone is heard as it is."""
     lm = tiny.build(family)
@@ -224,8 +218,7 @@ def test_what_stands_behind_the_last_word_and_asks_nothing(family: str) -> None:
             assert torch.equal(mixed[row, : len(ids)], plain[row, : len(ids)])
 
 
-def test_a_line_that_waits_for_the_answer_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_a_line_that_waits_for_the_answer_asks_nothing(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = lm.tokens(TOWER)
     spelled = dict(zip(lm.tokens("red blue Berlin")[-3:], ("\n", "Place", ":"), strict=True))
     line, plain = list(spelled), type(lm).text
@@ -238,8 +231,7 @@ def test_a_line_that_waits_for_the_answer_asks_nothing(monkeypatch: pytest.Monke
     assert seen.rows == (True, False, False, False)
 
 
-def test_embeddings_have_no_words() -> None:
-    lm = tiny.build("llama")
+def test_embeddings_have_no_words(lm: LanguageModel) -> None:
     ids = torch.tensor([lm.tokens(TOWER)])
     embeddings = lm.model.get_input_embeddings()(ids).detach()
     edit = scoped(lm)
@@ -249,8 +241,7 @@ def test_embeddings_have_no_words() -> None:
         torch.testing.assert_close(lm.model(inputs_embeds=embeddings).logits, lm.model(input_ids=ids).logits)
 
 
-def test_what_does_not_fit() -> None:
-    lm = tiny.build("llama")
+def test_what_does_not_fit(lm: LanguageModel) -> None:
     edit = scoped(lm)
     for changes in (
         {"keys": edit.keys[:2]},

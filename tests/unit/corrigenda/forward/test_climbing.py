@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -30,24 +28,22 @@ def write(lm: LanguageModel, layer: int) -> None:
     lm.memory(layer).add_to_values(0.5 * values.std() * torch.randn(values.shape, generator=draw))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_each_look_is_a_whole_forward(family: str) -> None:
     lm = tiny.build(family)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
-        for layer, top in ((0, 2), (1, 2), (1, 1), (3, 3)):
-            inside, beyond = Site("coefficients", layer), Site("ffn", top)
-            found, further = climb.look(layer, beyond, torch.tensor(WHICH))
-            for row in range(len(ROWS)):
-                torch.testing.assert_close(found[row], whole(lm, inside, row), rtol=1e-3, atol=1e-4)
-            for place, row in enumerate(WHICH):
-                torch.testing.assert_close(further[place], whole(lm, beyond, row), rtol=1e-3, atol=1e-4)
-            write(lm, layer)  # what it will be found with from above
+    climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
+    for layer, top in ((0, 2), (1, 2), (1, 1), (3, 3)):
+        inside, beyond = Site("coefficients", layer), Site("ffn", top)
+        found, further = climb.look(layer, beyond, torch.tensor(WHICH))
+        for row in range(len(ROWS)):
+            torch.testing.assert_close(found[row], whole(lm, inside, row), rtol=1e-3, atol=1e-4)
+        for place, row in enumerate(WHICH):
+            torch.testing.assert_close(further[place], whole(lm, beyond, row), rtol=1e-3, atol=1e-4)
+        write(lm, layer)  # what it will be found with from above
 
 
-def test_what_has_been_reached_does_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_what_has_been_reached_does_not_run_again(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     climb = Climb(lm, lm.batch(ROWS), torch.tensor(AT))
     run: list[tuple[int, int]] = []  # of each layer how many rows
     for number, block in enumerate(lm.architecture.blocks):
@@ -70,8 +66,6 @@ def test_a_recording_that_ends_with_a_layer(family: str) -> None:
     lm = tiny.build(family)
     batch = lm.batch(ROWS)
     part, all_layers = record(lm, batch, [1], until=1), record(lm, batch, [1])
-    assert part.cache is not None
-    assert all_layers.cache is not None
     assert (len(part.cache), len(all_layers.cache), part.logits) == (2, tiny.DEPTH, None)
     for left, right in zip(part.cache, all_layers.cache, strict=False):
         assert torch.equal(left[0], right[0])

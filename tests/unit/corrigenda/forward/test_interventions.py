@@ -7,6 +7,7 @@ import torch
 from interventions_parts import AT, LAYER, ROWS, a_batch, hooks, seen_at, site, width
 from torch import Tensor
 
+from corrigenda import LanguageModel
 from corrigenda.forward.interventions import Add, Apply, Read, Scale, intervene
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
@@ -47,8 +48,7 @@ def test_a_head_that_is_scaled_away_takes_its_part_of_the_attention(family: str)
     torch.testing.assert_close(without.value, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_several_act_in_the_order_they_were_opened() -> None:
-    lm = tiny.build("llama")
+def test_several_act_in_the_order_they_were_opened(lm: LanguageModel) -> None:
     for name in SITES:
         plain, _ = seen_at(lm, name, None, None)
         one = torch.ones(width(lm, name))
@@ -87,8 +87,7 @@ def test_a_change_of_what_enters_the_layer_acts_once(family: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["embeddings", "before_head"])
-def test_what_lies_outside_the_layers_in_partial_forwards(name: str) -> None:
-    lm = tiny.build("llama")
+def test_what_lies_outside_the_layers_in_partial_forwards(lm: LanguageModel, name: str) -> None:
     batch = a_batch(lm)
     whole, _ = seen_at(lm, name, None, None)
     recording = record(lm, batch, layers=[LAYER])
@@ -112,8 +111,7 @@ def test_nothing_is_left_after_an_error(name: str) -> None:
     assert torch.equal(seen_at(lm, name, None, None)[1], before)
 
 
-def test_the_last_states_of_all_positions_can_be_read() -> None:
-    lm = tiny.build("llama")
+def test_the_last_states_of_all_positions_can_be_read(lm: LanguageModel) -> None:
     batch = a_batch(lm)
     whole, _ = seen_at(lm, "before_head", None, None)
     with intervene(lm, Site("before_head"), Read()) as seen, torch.no_grad():
@@ -122,8 +120,7 @@ def test_the_last_states_of_all_positions_can_be_read() -> None:
     torch.testing.assert_close(seen.value[real], whole[real], atol=1e-5, rtol=1e-5)
 
 
-def test_what_was_read_is_a_copy() -> None:
-    lm = tiny.build("llama")
+def test_what_was_read_is_a_copy(lm: LanguageModel) -> None:
     batch = lm.batch([[5, 6, 7]])
     site = Site("ffn", 1)
 

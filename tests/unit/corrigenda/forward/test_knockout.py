@@ -52,8 +52,7 @@ def test_fused_attention_does_as_eager_does(family: str) -> None:
     assert torch.allclose(*found, atol=1e-4)
 
 
-def test_a_position_that_may_read_nothing_is_an_error() -> None:
-    lm = tiny.build("llama")
+def test_a_position_that_may_read_nothing_is_an_error(lm: LanguageModel) -> None:
     batch = lm.batch([lm.tokens(TEXT)])
     n = batch.input_ids.shape[1]
     edges = torch.zeros(1, n, n, dtype=torch.bool)

@@ -1,5 +1,3 @@
-import warnings
-
 import pytest
 import tiny
 import torch
@@ -26,15 +24,14 @@ def plain(lm: LanguageModel, row: Tensor) -> Tensor:
     return lm.model(input_ids=row[None], attention_mask=torch.ones_like(row[None])).logits[0]
 
 
-@pytest.mark.parametrize("family", tiny.CONFIGS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.MIXTURES])
 @pytest.mark.parametrize("layer", [0, 2, tiny.DEPTH - 1])
 def test_equals_full_forward(family: str, layer: int) -> None:
     lm = tiny.build(family)
     batch = random_batch(lm, LENGTHS)
     start = torch.tensor([6, 0, 3, 6])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recording = record(lm, batch, layers=[layer])
+    recording = record(lm, batch, layers=[layer])
     partial = PartialForward(lm, recording, layer, start)
     logits = partial.logits()
     for row, length in enumerate(LENGTHS):
@@ -63,6 +60,7 @@ def test_only_later_positions_run(family: str) -> None:
     assert seen == {2: 4 * 4, 3: 4 * 4}  # 4 rows, at most 4 positions each; layers 0 and 1 did not run
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_change_inside_equals_change_in_full_forward(family: str) -> None:
     lm = tiny.build(family)
@@ -76,9 +74,7 @@ def test_change_inside_equals_change_in_full_forward(family: str) -> None:
         full = forward_logits(lm, batch, last)
     full.log_softmax(-1)[:, 5].sum().backward()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        partial = PartialForward(lm, record(lm, batch, layers=[layer]), layer, at)
+    partial = PartialForward(lm, record(lm, batch, layers=[layer]), layer, at)
     with lm.memory(layer).add(delta, partial.local(at)):
         logits = partial.logits(partial.local(last))
     logits.log_softmax(-1)[:, 5].sum().backward()
@@ -102,8 +98,7 @@ def test_rows_go_on_beyond_the_recording(family: str) -> None:
         assert distance(logits[row, : len(tails[row])], expected) < TOLERANCE
 
 
-def test_some_of_the_rows_that_share_a_beginning_are_recorded() -> None:
-    lm = tiny.build("llama")
+def test_some_of_the_rows_that_share_a_beginning_are_recorded(lm: LanguageModel) -> None:
     batch = lm.batch([[5, 6, 7, 8, 9], [5, 6, 7, 10, 11, 12], [13, 14]])
     shared = record_shared(lm, batch, layers=[1])
     some = shared.rows(torch.tensor([2, 0])).record([1])
@@ -113,8 +108,7 @@ def test_some_of_the_rows_that_share_a_beginning_are_recorded() -> None:
     assert some.batch.lengths.tolist() == [2, 5]
 
 
-def test_logits_at_a_mask() -> None:
-    lm = tiny.build("llama")
+def test_logits_at_a_mask(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     mask = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     mask[0, 7:9] = mask[2, 11] = True
@@ -124,15 +118,7 @@ def test_logits_at_a_mask() -> None:
     assert distance(partial.logits(partial.local(mask)), everything[mask]) < TOLERANCE
 
 
-def test_can_be_run_again() -> None:
-    lm = tiny.build("gpt2")
-    batch = random_batch(lm, LENGTHS)
-    partial = PartialForward(lm, record(lm, batch, layers=[1]), 1, torch.tensor([6, 2, 3, 5]))
-    assert torch.equal(partial.logits(), partial.logits())
-
-
-def test_blocks_are_themselves_again_after_an_error() -> None:
-    lm = tiny.build("llama")
+def test_blocks_are_themselves_again_after_an_error(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     before = forward_logits(lm, batch)
     partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([6, 2, 3, 5]))
@@ -150,8 +136,7 @@ def test_masked_model_says_once_that_it_runs_all_positions() -> None:
     assert PartialForward(lm, recording, 1, torch.tensor([3, 3, 3, 3])).start.tolist() == [0, 0, 0, 0]
 
 
-def test_start_outside_the_row() -> None:
-    lm = tiny.build("llama")
+def test_start_outside_the_row(lm: LanguageModel) -> None:
     batch = random_batch(lm, LENGTHS)
     with pytest.raises(ValueError, match="outside"):
         PartialForward(lm, record(lm, batch, layers=[1]), 1, torch.tensor([9, 0, 0, 0]))

@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.forward.products import bfloat16_products
 from corrigenda.models.matrices import is_matrix, stores_transposed
 from editing.locate_then_edit.prompt_run import run_prompts
@@ -29,8 +29,7 @@ def test_they_are_those_of_weights_and_inputs_in_bfloat16(family: str) -> None:
     assert not any("forward" in vars(part) for part in maps)
 
 
-def test_only_from_a_block_on_and_also_after_an_error() -> None:
-    lm = tiny.build("llama")
+def test_only_from_a_block_on_and_also_after_an_error(lm: LanguageModel) -> None:
 
     def changed() -> list[bool]:
         return [any("forward" in vars(part) for part in block.modules()) for block in lm.architecture.blocks]
@@ -42,8 +41,7 @@ def test_only_from_a_block_on_and_also_after_an_error() -> None:
     assert not any(changed())
 
 
-def test_targets_are_nearly_the_same() -> None:
-    lm = tiny.build("llama")
+def test_targets_are_nearly_the_same(lm: LanguageModel) -> None:
     facts = [Fact("the Eiffel tower", "{} is located in", "Rome"), Fact("Thomas", "the city of {} is", "Berlin")]
     run = run_prompts(lm, build_prompts(lm, facts, ["", "and so. "], "{} is a", "subject"), [1], ())
     plain = solve_target_values(lm, run, 1, ValueSettings())

@@ -1,11 +1,9 @@
-import warnings
-
 import pytest
 import tiny
 import torch
 from edits_parts import random_update
 
-from corrigenda import Fact, Origin, SideMemoryEdit
+from corrigenda import Fact, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.forward.generation import decode
 from corrigenda.forward.prompt_caches import PromptCaches
 from corrigenda.forward.recording import record
@@ -14,14 +12,13 @@ from eval import EvalSettings, measure
 PROMPTS = ["Ben", "the tower is in", "Thomas speaks", "red green blue one two three four", "the river"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_it_goes_on_as_from_the_prompts(family: str) -> None:
     lm = tiny.build(family)
     tokens = [lm.tokens(prompt) for prompt in PROMPTS]
     caches = PromptCaches(lm, tokens)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recordings = [record(lm, lm.batch(part), []) for part in (tokens[1:3], [*tokens[3:], tokens[0], [5, 6]])]
+    recordings = [record(lm, lm.batch(part), []) for part in (tokens[1:3], [*tokens[3:], tokens[0], [5, 6]])]
     caches.add(recordings[0])
     assert not caches.complete
     caches.add(recordings[1])
@@ -32,8 +29,7 @@ def test_it_goes_on_as_from_the_prompts(family: str) -> None:
         assert decode(lm, tokens[:1], 6, start=caches) == decode(lm, tokens[:1], 6)
 
 
-def test_where_rows_may_go_different_ways_there_is_none() -> None:
-    lm = tiny.build("llama")
+def test_where_rows_may_go_different_ways_there_is_none(lm: LanguageModel) -> None:
     memory, tokens = lm.memory(1), [lm.tokens(prompt) for prompt in PROMPTS]
     origin = Origin(lm.name, lm.fingerprint, "test")
     edit = SideMemoryEdit.of(memory, origin, torch.zeros(1, *memory.values.shape), torch.ones(1))

@@ -38,8 +38,7 @@ def test_it_is_done_once_for_each_kind(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert len(done) == 3
 
 
-def test_weights_that_give_no_numbers_say_nothing(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_weights_that_give_no_numbers_say_nothing(lm: LanguageModel, tmp_path: Path) -> None:
     self_check._passed.clear()
     for path in tmp_path.rglob("*.json"):
         path.unlink()

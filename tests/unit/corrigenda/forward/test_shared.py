@@ -1,4 +1,3 @@
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,14 +44,13 @@ def answers(lm: LanguageModel) -> tuple[Tensor, list[list[int]], list[bool]]:
     return torch.cat([torch.tensor(logs), *rows]), added, held + wrong
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_everything_comes_out_as_without(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build(family)
     with ContextEdit(Origin(lm.name, lm.fingerprint, "test"), CONTEXT).applied(lm):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            assert SharedStart(lm, [lm.tokens(prompt) for prompt in PROMPTS]).length >= LEAST
-            logs, added, held = answers(lm)
+        assert SharedStart(lm, [lm.tokens(prompt) for prompt in PROMPTS]).length >= LEAST
+        logs, added, held = answers(lm)
         monkeypatch.setattr(shared_start, "LEAST", 10**9)
         plain_logs, plain_added, plain_held = answers(lm)
     assert float((logs - plain_logs).abs().max()) < 1e-4
@@ -61,8 +59,7 @@ def test_everything_comes_out_as_without(family: str, monkeypatch: pytest.Monkey
     assert held[:4] == [True] * 4
 
 
-def test_the_start_is_run_once() -> None:
-    lm = tiny.build("llama")
+def test_the_start_is_run_once(lm: LanguageModel) -> None:
     with ContextEdit(Origin(lm.name, lm.fingerprint, "test"), CONTEXT).applied(lm):
         tokens = [lm.tokens(prompt) for prompt in PROMPTS]
         start = SharedStart(lm, tokens)
@@ -77,8 +74,7 @@ def test_the_start_is_run_once() -> None:
         assert start.weight(start.length + 10) == 10 + start.length // 8
 
 
-def test_what_some_prompts_begin_with_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_what_some_prompts_begin_with_is_run_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     stated = [
         "Danielle speaks red green blue and the river is in Rome . ",
         "Thomas is in the tower and one two three . ",
@@ -98,8 +94,7 @@ def test_what_some_prompts_begin_with_is_run_once(monkeypatch: pytest.MonkeyPatc
             assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
 
 
-def test_where_there_is_nothing_to_share() -> None:
-    lm = tiny.build("llama")
+def test_where_there_is_nothing_to_share(lm: LanguageModel) -> None:
     alike = [[*range(5, 5 + LEAST), end] for end in (7, 8)]
     assert SharedStart(lm, alike).length == LEAST
     assert SharedStart(lm, alike[:1]).length == 0  # nothing is gained
@@ -109,8 +104,7 @@ def test_where_there_is_nothing_to_share() -> None:
     assert SharedStart(tiny.build("bert"), alike).length == 0
 
 
-def test_routed_edits_decide_on_whole_prompts() -> None:
-    lm = tiny.build("llama")
+def test_routed_edits_decide_on_whole_prompts(lm: LanguageModel) -> None:
     alike = [[*range(5, 5 + LEAST), end] for end in (7, 8)]
     memory = lm.memory(1)
     edit = SideMemoryEdit.of(

@@ -3,6 +3,7 @@ from typing import get_args
 
 import pytest
 import torch
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda.indices.index import NONE, nearest
@@ -56,7 +57,6 @@ def test_thresholds_decide_who_is_nearest() -> None:
 def test_all_candidates_are_brute_force(kind: Kind, n: int) -> None:
     keys, queries = drawn(n), drawn(9, seed=2)
     index = index_of(kind, keys)
-    assert index is not None
     assert index.candidates(queries, n).sort(1).values.tolist() == [[*range(n)]] * 9
     found = nearest(queries, keys, min(4, n), index, candidates=n)
     assert torch.equal(found.numbers, nearest(queries, keys, min(4, n)).numbers)
@@ -78,7 +78,6 @@ def test_a_keys_own_query_finds_it_and_a_near_one_almost_always(kind: Kind) -> N
 def test_candidates_are_different_and_no_more_than_asked_for(kind: Kind) -> None:
     keys = drawn(1000)
     index = index_of(kind, keys)
-    assert index is not None
     candidates = index.candidates(drawn(50, seed=2), 40)
     assert candidates.shape[1] <= 40
     for row in candidates.tolist():
@@ -92,8 +91,6 @@ def test_candidates_are_different_and_no_more_than_asked_for(kind: Kind) -> None
 def test_equal_keys_make_equal_candidates(kind: Kind) -> None:
     keys, queries = drawn(2000), drawn(20, seed=2)
     one, other = index_of(kind, keys), index_of(kind, keys.clone())
-    assert one is not None
-    assert other is not None
     found = one.candidates(queries, 30)
     assert torch.equal(found, other.candidates(queries, 30))
     assert torch.equal(found, one.candidates(queries, 30))
@@ -123,15 +120,10 @@ def test_keys_that_are_all_equal(kind: Kind) -> None:
 
 def test_faiss_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(ImportError, match=r"pip install 'corrigenda\[faiss\]'") as caught:
-        index_of("faiss", drawn(3))
-    assert "\n" not in str(caught.value)
+    refused(ImportError, r"pip install 'corrigenda\[faiss\]'", index_of, "faiss", drawn(3))
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="must be one of exact, faiss, product_keys"):
-        index_of("hnsw", drawn(3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="not as wide"):
-        nearest(drawn(2, 3), drawn(2, 4), 1)
-    with pytest.raises(ValueError, match="k=0 must be at least 1"):
-        nearest(drawn(2), drawn(2), 0)
+    refused(ValueError, "must be one of exact, faiss, product_keys", index_of, "hnsw", drawn(3))
+    refused(ValueError, "not as wide", nearest, drawn(2, 3), drawn(2, 4), 1)
+    refused(ValueError, "k=0 must be at least 1", nearest, drawn(2), drawn(2), 0)

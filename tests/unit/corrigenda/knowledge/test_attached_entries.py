@@ -55,14 +55,12 @@ def compiled(path: Path, lm: LanguageModel, how: Attached, layers: tuple[int, ..
     with KnowledgeBase.open(path) as kb:
         kb.insert(FACTS, lm, Taken(layers))
         edit = kb.compile(lm, how)
-    assert isinstance(edit, AttachedEdit)
     return edit
 
 
 @pytest.mark.parametrize("activation", ["step", "relu"])
-def test_thresholds_and_values_by_hand(activation: str, tmp_path: Path) -> None:
+def test_thresholds_and_values_by_hand(lm: LanguageModel, activation: str, tmp_path: Path) -> None:
     """In float64, from forwards of single texts."""
-    lm = tiny.build("llama")
     how = Attached(unrelated=UNRELATED, width=10**6, margin=0.3, activation=activation)  # type: ignore[arg-type]
     edit = compiled(tmp_path / "kb", lm, how)
     [layer] = edit.layers
@@ -126,8 +124,7 @@ def test_bfloat16_entries_speak(tmp_path: Path) -> None:
     assert seen.rows == (True, False, False)
 
 
-def test_no_facts_are_no_edit_of_anything(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_no_facts_are_no_edit_of_anything(lm: LanguageModel, tmp_path: Path) -> None:
     batch = lm.batch([lm.tokens(fact.statement) for fact in FACTS])
     before = forward_logits(lm, batch)
     with KnowledgeBase.open(tmp_path / "kb") as kb:
@@ -137,8 +134,7 @@ def test_no_facts_are_no_edit_of_anything(tmp_path: Path) -> None:
     assert "no entries" in edit.describe()
 
 
-def test_the_list_alone_decides_the_bits(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_the_list_alone_decides_the_bits(lm: LanguageModel, tmp_path: Path) -> None:
     how = Attached(unrelated=UNRELATED, width=16)
     with KnowledgeBase.open(tmp_path / "kb") as kb:
         for number, (verb, fact, facts) in zip(range(24), verbs(3), strict=False):
@@ -151,15 +147,13 @@ def test_the_list_alone_decides_the_bits(tmp_path: Path) -> None:
                 assert all(torch.equal(found[name], expected[name]) for name in found)
 
 
-def test_keys_that_cannot_be_told_apart_still_speak_for_themselves(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_keys_that_cannot_be_told_apart_still_speak_for_themselves(lm: LanguageModel, tmp_path: Path) -> None:
     twins = [a_fact(1), a_fact(2)]
     [entry] = Taken()(lm, FACTS[:1])
     solver = lambda _lm, facts: [Entry(f.id, LAYER, entry.key, entry.value, lm.fingerprint) for f in facts]  # noqa: E731
     with KnowledgeBase.open(tmp_path / "kb") as kb:
         kb.insert(twins, lm, solver)
         edit = kb.compile(lm, Attached(unrelated=UNRELATED, activation="relu"))
-    assert isinstance(edit, AttachedEdit)
     assert edit.layers[0].thresholds.tolist() == pytest.approx([1 - 1e-4] * 2)
     assert edit.layers[0].values.isfinite().all()
     with edit.applied(lm), activated(lm) as seen:

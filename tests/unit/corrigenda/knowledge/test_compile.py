@@ -28,8 +28,7 @@ def compiled(path: Path, lm: LanguageModel, how: Folding, facts: list[Fact]) -> 
         return deltas(kb.compile(lm, how))
 
 
-def deltas(edit: object) -> dict[int, Tensor]:
-    assert isinstance(edit, ValueEdit)
+def deltas(edit: ValueEdit) -> dict[int, Tensor]:
     return {layer: edit.delta(layer) for layer in edit.changed}
 
 

@@ -3,6 +3,8 @@ import math
 import pytest
 import tiny
 import torch
+from by_hooks import entering
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda import LanguageModel, UnsupportedModelError
@@ -16,11 +18,8 @@ LAYERS = (1, 3)
 
 def seen(lm: LanguageModel, layer: int) -> tuple[Tensor, Tensor]:
     """What enters a layer's keys in a real forward, and what leaves its values."""
-    inputs: list[Tensor] = []
-    handle = lm.architecture.keys(layer).register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
-    with lm.memory(layer).capture() as found:
+    with entering(lm.architecture.keys(layer)) as inputs, lm.memory(layer).capture() as found:
         forward_logits(lm, lm.batch([[5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]))
-    handle.remove()
     return inputs[0].reshape(found.output.shape).detach(), found.output.detach()
 
 
@@ -52,12 +51,10 @@ def test_unfolded_and_folded_equal_the_ffn(family: str) -> None:
         torch.testing.assert_close(folded.values, memory.values, rtol=0, atol=0)
         torch.testing.assert_close(folded.first[0].T, memory.keys if memory.gates is None else memory.gates)
         if memory.gates is not None:
-            assert folded.factor is not None
             torch.testing.assert_close(folded.factor[0].T, memory.keys)
 
 
-def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
-    lm = tiny.build("llama")
+def test_a_layer_with_fewer_neurons_shares_the_entries(lm: LanguageModel) -> None:
     mlp = lm.architecture.block(1).mlp
     for name in ("up_proj", "gate_proj", "down_proj"):
         weight = getattr(mlp, name).weight
@@ -71,8 +68,7 @@ def test_a_layer_with_fewer_neurons_shares_the_entries() -> None:
         assert off(unfolded[layer](hidden), output) < 1e-5
 
 
-def test_thresholds_of_a_gated_ffn_with_biases() -> None:
-    lm = tiny.build("llama")
+def test_thresholds_of_a_gated_ffn_with_biases(lm: LanguageModel) -> None:
     mlp, draw = lm.architecture.block(2).mlp, torch.Generator().manual_seed(1)
     for module in (mlp.up_proj, mlp.gate_proj, mlp.down_proj):
         module.bias = torch.nn.Parameter(torch.randn(module.out_features, generator=draw))
@@ -110,7 +106,6 @@ def test_a_part_of_the_entries_answers(gated: bool) -> None:
     chosen = nearest_entries(ffn, hidden, 4)
     assert torch.equal(chosen, ffn.scores(hidden).argsort(dim=1, descending=True)[:, :4])
     mask = torch.zeros(70, 11, dtype=torch.float64).scatter(1, chosen, 1.0)
-    assert attention.bias is not None
     expected = (attention.coefficients(hidden) * mask) @ ffn.values + attention.bias
     torch.testing.assert_close(answer_with(ffn, hidden, chosen), expected)
 
@@ -138,19 +133,13 @@ def test_error_falls_to_nothing_and_costs_are_counted() -> None:
 def test_what_cannot_be_is_said() -> None:
     attention = an_attention(gated=False)
     ffn, hidden = attention.fold(), torch.ones(2, 5, dtype=torch.float64)
-    with pytest.raises(ValueError, match="k=12 is more than the 11 entries"):
-        nearest_entries(ffn, hidden, 12)
-    with pytest.raises(ValueError, match="k=0 must be at least 1"):
-        nearest_entries(ffn, hidden, 0)
-    with pytest.raises(ValueError, match="by='norm' must be one of score, contribution"):
-        nearest_entries(ffn, hidden, 1, by="norm")  # type: ignore[arg-type]
+    refused(ValueError, "k=12 is more than the 11 entries", nearest_entries, ffn, hidden, 12)
+    refused(ValueError, "k=0 must be at least 1", nearest_entries, ffn, hidden, 0)
+    refused(ValueError, "by='norm' must be one of score, contribution", nearest_entries, ffn, hidden, 1, by="norm")
     with pytest.raises(ValueError, match="value reads entries of 6 numbers, and these have 7"):
         CrossAttention(attention.entries, attention.match, attention.value[:6], None, torch.relu)
     lm = tiny.build("gpt2")
-    with pytest.raises(ValueError, match="at least one layer"):
-        unfold(lm, [])
-    with pytest.raises(IndexError, match="layer 9"):
-        unfold(lm, [9])
+    refused(ValueError, "at least one layer", unfold, lm, [])
+    refused(IndexError, "layer 9", unfold, lm, [9])
     lm.architecture.block(1).mlp.act = torch.nn.Linear(2, 2)
-    with pytest.raises(UnsupportedModelError, match=r"activation of layer 1.*none"):
-        unfold(lm, [1])
+    refused(UnsupportedModelError, r"activation of layer 1.*none", unfold, lm, [1])

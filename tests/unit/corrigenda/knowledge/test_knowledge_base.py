@@ -15,6 +15,7 @@ import tiny
 import torch
 import xxhash
 from made_entries import LAYERS, MadeUp, a_fact, same
+from malformed_parts import refused
 
 from corrigenda import Fact, KnowledgeBase, KnowledgeBaseError, LanguageModel, WrongModelError
 from corrigenda.data import read_facts
@@ -240,8 +241,7 @@ def test_what_is_damaged_in_an_earlier_format_is_solved_anew(kb: KnowledgeBase, 
 def test_each_model_has_its_own_entries(kb: KnowledgeBase, lm: LanguageModel) -> None:
     other = tiny.build("gpt2", seed=1)
     kb.insert(FACTS, lm, MadeUp())
-    with pytest.raises(WrongModelError, match=rf"'fact-0'.*weights {lm.fingerprint[:12]}.*solve\(\)"):
-        kb.entries(other, FACTS)
+    refused(WrongModelError, rf"'fact-0'.*weights {lm.fingerprint[:12]}.*solve\(\)", kb.entries, other, FACTS)
     assert kb.solve(other, MadeUp()) == 4
     assert solved(kb, other, FACTS)
     assert solved(kb, lm, FACTS)
@@ -256,12 +256,10 @@ def test_export_and_import(kb: KnowledgeBase, tmp_path: Path) -> None:
     with KnowledgeBase.open(tmp_path / "other.kb") as other:
         assert other.import_(path)[4] == {"contradicts": "fact-0"}
         assert other.facts == kb.facts
-        with pytest.raises(ValueError, match="'fact-0' is there already"):
-            other.import_(path)
+        refused(ValueError, "'fact-0' is there already", other.import_, path)
         lines = path.read_text(encoding="utf-8").splitlines()
         path.write_text("\n".join([lines[0].replace("fact-0", "new"), lines[1][:-5]]), encoding="utf-8")
-        with pytest.raises(RecordError, match=r"facts\.jsonl, line 2: not valid JSON"):
-            other.import_(path)
+        refused(RecordError, r"facts\.jsonl, line 2: not valid JSON", other.import_, path)
         assert len(other) == 6
 
 
@@ -277,10 +275,8 @@ class TestNothingIsChanged:
 
     def test_an_unknown_id(self, kb: KnowledgeBase) -> None:
         kb.insert(FACTS)
-        with pytest.raises(LookupError, match="no fact has the id 'fact-7'"):
-            kb.delete("fact-7")
-        with pytest.raises(LookupError, match="no fact has the id 'fact-7'"):
-            kb.update(a_fact(7))
+        refused(LookupError, "no fact has the id 'fact-7'", kb.delete, "fact-7")
+        refused(LookupError, "no fact has the id 'fact-7'", kb.update, a_fact(7))
         assert kb.facts == tuple(FACTS)
 
     def test_a_solver_that_gives_what_does_not_fit(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -292,12 +288,9 @@ class TestNothingIsChanged:
             ([dataclasses.replace(good[0], fingerprint="f" * 32)], "solved on the weights ffffffffffff"),
             ([dataclasses.replace(good[0], key=torch.ones(3))], r"of \(3, 32\) numbers, layer 1 .* \(48, 32\)"),
         ]:
-            with pytest.raises(ValueError, match=message):
-                kb.insert(FACTS[:1], lm, lambda _lm, _facts, entries=entries: entries)
-        with pytest.raises(ValueError, match="give both lm and solver"):
-            kb.insert(FACTS[:1], lm)
-        with pytest.raises(ValueError, match="NaN"):
-            Entry("a", 1, torch.tensor([1.0, float("nan")]), torch.ones(2), "f")
+            refused(ValueError, message, kb.insert, FACTS[:1], lm, lambda _lm, _facts, entries=entries: entries)
+        refused(ValueError, "give both lm and solver", kb.insert, FACTS[:1], lm)
+        refused(ValueError, "NaN", Entry, "a", 1, torch.tensor([1.0, float("nan")]), torch.ones(2), "f")
         assert not kb.facts
 
     def test_a_disk_that_is_full(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
@@ -307,8 +300,7 @@ class TestNothingIsChanged:
         [pages] = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count={pages}")
         many = [a_fact(number, paraphrases=["x" * 500]) for number in range(10, 60)]
-        with pytest.raises(KnowledgeBaseError, match=r"facts\.kb: .*full"):
-            kb.insert(many, lm, MadeUp())
+        refused(KnowledgeBaseError, r"facts\.kb: .*full", kb.insert, many, lm, MadeUp())
         connection.execute("PRAGMA max_page_count=1000000")
 
         full = OSError(errno.ENOSPC, "No space left on device")
@@ -350,27 +342,22 @@ class TestNothingIsChanged:
 
 class TestFilesThatCannotBeUsed:
     def test_none_there(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError, match="no knowledge base at"):
-            KnowledgeBase.open(tmp_path / "a.kb", create=False)
-        with pytest.raises(KnowledgeBaseError, match="is a folder"):
-            KnowledgeBase.open(tmp_path)
+        refused(FileNotFoundError, "no knowledge base at", KnowledgeBase.open, tmp_path / "a.kb", create=False)
+        refused(KnowledgeBaseError, "is a folder", KnowledgeBase.open, tmp_path)
         (tmp_path / "file").write_text("text")
-        with pytest.raises(KnowledgeBaseError, match="file"):
-            KnowledgeBase.open(tmp_path / "file" / "a.kb")
+        refused(KnowledgeBaseError, "file", KnowledgeBase.open, tmp_path / "file" / "a.kb")
 
     def test_another_kind_of_file(self, tmp_path: Path) -> None:
         text = tmp_path / "text.kb"
         text.write_text("a text, and no database. " * 100)
-        with pytest.raises(KnowledgeBaseError, match=r"text\.kb: "):
-            KnowledgeBase.open(text)
+        refused(KnowledgeBaseError, r"text\.kb: ", KnowledgeBase.open, text)
         other = tmp_path / "other.kb"
         connection = sqlite3.connect(other)
         connection.execute("CREATE TABLE things (name)")
         connection.commit()
         connection.close()
         before = other.read_bytes()
-        with pytest.raises(KnowledgeBaseError, match=r"other\.kb is an SQLite file, but no knowledge base"):
-            KnowledgeBase.open(other)
+        refused(KnowledgeBaseError, r"other\.kb is an SQLite file, but no knowledge base", KnowledgeBase.open, other)
         assert other.read_bytes() == before
 
     def test_a_later_version(self, kb: KnowledgeBase) -> None:
@@ -393,8 +380,7 @@ class TestFilesThatCannotBeUsed:
         empty = sqlite3.connect(kb.path)
         empty.execute("PRAGMA journal_mode=WAL")
         empty.close()
-        with pytest.raises(KnowledgeBaseError, match="has nothing in it"):
-            KnowledgeBase.open(kb.path)
+        refused(KnowledgeBaseError, "has nothing in it", KnowledgeBase.open, kb.path)
         assert vectors.read_bytes() == content
         vectors.unlink()
         with KnowledgeBase.open(kb.path) as new:
@@ -446,8 +432,7 @@ class TestFilesThatCannotBeUsed:
             connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'start INTEGER NOT NULL', 'start INTEGER')")
             connection.execute("PRAGMA writable_schema=RESET")
         connection.execute(f"UPDATE entries SET {change}")
-        with pytest.raises(KnowledgeBaseError, match="'fact-1'"):
-            kb.entries(lm, FACTS)
+        refused(KnowledgeBaseError, "'fact-1'", kb.entries, lm, FACTS)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "1 fact to solve anew")  # where the text itself says that it is another
             assert kb.solve(lm, MadeUp()) == 1
@@ -461,8 +446,7 @@ class TestFilesThatCannotBeUsed:
         vectors.write_bytes(content)
         with KnowledgeBase.open(kb.path) as again:
             assert solved(again, lm, FACTS[:3])
-            with pytest.raises(KnowledgeBaseError, match=r"damaged at the entry of fact 'fact-3' at layer 2"):
-                again.entries(lm, FACTS)
+            refused(KnowledgeBaseError, r"damaged at the entry of fact 'fact-3' at layer 2", again.entries, lm, FACTS)
         vectors.write_bytes(content[:-8])
         with (
             KnowledgeBase.open(kb.path) as again,
@@ -471,8 +455,7 @@ class TestFilesThatCannotBeUsed:
             again.entries(lm, FACTS)
         vectors.unlink()
         with KnowledgeBase.open(kb.path) as again:
-            with pytest.raises(KnowledgeBaseError, match=r"is missing for the entry of fact 'fact-0'.*solve"):
-                again.entries(lm, FACTS)
+            refused(KnowledgeBaseError, r"is missing for the entry of fact 'fact-0'.*solve", again.entries, lm, FACTS)
             with pytest.warns(UserWarning, match=r"4 facts to solve anew: .*vectors is missing"):
                 assert again.solve(lm, MadeUp()) == 4
             assert solved(again, lm, FACTS)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from peft import LoraConfig, get_peft_model
 
 from corrigenda import Fact, LanguageModel, UnsupportedModelError
@@ -24,30 +25,25 @@ def lora(model: torch.nn.Module) -> torch.nn.Module:
     return get_peft_model(model, config)  # type: ignore[arg-type]
 
 
-def test_a_model_with_an_adapter_inside_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_a_model_with_an_adapter_inside_is_refused(lm: LanguageModel) -> None:
     inside = r"has a PEFT adapter inside .*merge it first, model = peft_model\.merge_and_unload\(\)"
     wrapped = lora(lm.model)
     for model in (wrapped, wrapped.base_model.model):
-        with pytest.raises(UnsupportedModelError, match=inside):
-            LanguageModel(model, lm.tokenizer)  # type: ignore[arg-type]
+        refused(UnsupportedModelError, inside, LanguageModel, model, lm.tokenizer)
     with pytest.raises(UnsupportedModelError, match=inside):  # put inside after the model was taken
         lm.generate(PROMPT, 2)
     merged = LanguageModel(wrapped.merge_and_unload(), lm.tokenizer)  # type: ignore[operator]
     assert merged.generate(PROMPT, 2)
 
 
-def test_no_edit_is_lost_for_an_adapter_that_came_later(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_no_edit_is_lost_for_an_adapter_that_came_later(lm: LanguageModel, tmp_path: Path) -> None:
     edit = Shift().edit(lm, [FACT])
     edit.apply(lm)
     lora(lm.model)
-    with pytest.raises(UnsupportedModelError, match="has a PEFT adapter inside"):
-        lm.save_pretrained(tmp_path / "lost")
+    refused(UnsupportedModelError, "has a PEFT adapter inside", lm.save_pretrained, tmp_path / "lost")
     assert not (tmp_path / "lost").exists()
     edit.revert(lm)
-    with pytest.raises(UnsupportedModelError, match="has a PEFT adapter inside"):
-        edit.apply(lm)
+    refused(UnsupportedModelError, "has a PEFT adapter inside", edit.apply, lm)
 
 
 def test_train_mode_is_left_and_said() -> None:
@@ -65,8 +61,7 @@ def test_train_mode_is_left_and_said() -> None:
         lm.batch([[1, 2]])
 
 
-def test_compiled_code_is_left() -> None:
-    lm = tiny.build("llama")
+def test_compiled_code_is_left(lm: LanguageModel) -> None:
     wanted = logits(lm)
     assert LanguageModel(torch.compile(lm.model, backend="eager"), lm.tokenizer).model is lm.model  # type: ignore[arg-type]
     lm.model.compile(backend="eager")
@@ -79,8 +74,7 @@ def test_gradients_under_inference_mode_and_without_gradients() -> None:
     wanted = Shift().edit(tiny.build("llama"), [FACT])
     with torch.inference_mode():
         lm = tiny.build("llama")
-        with pytest.raises(InferenceModeError, match="leave its block"):
-            Shift().edit(lm, [FACT])
+        refused(InferenceModeError, "leave its block", Shift().edit, lm, [FACT])
     with torch.no_grad():
         found = Shift().edit(lm, [FACT])  # its weights were made in inference mode
     assert torch.equal(found.delta(found.touched[0]), wanted.delta(wanted.touched[0]))

@@ -1,14 +1,11 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
-from edits_parts import low_rank, same, weights
+from by_hooks import entering
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
-from corrigenda import Edit, LanguageModel, load
-from corrigenda.edits.low_rank import LowRankEdit
+from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Add, Read, intervene
 from corrigenda.forward.partial import PartialForward
@@ -37,7 +34,6 @@ def a_batch(lm: LanguageModel) -> TokenBatch:
 
 def parts_of(lm: LanguageModel, row: list[int]) -> tuple[list[int], list[int]]:
     """By hand, what the encoder reads of a row and what the decoder does."""
-    assert lm.parts is not None
     place = row.index(lm.parts.border)
     return row[:place], [lm.model.config.decoder_start_token_id, *row[place + 1 :]]
 
@@ -65,7 +61,6 @@ def test_logits_are_those_of_the_decoder(family: str) -> None:
 @families
 def test_what_is_generated_is_what_transformers_generates(family: str) -> None:
     lm = tiny.build(family, seed=3)
-    assert lm.parts is not None
     found = lm.generate(PROMPTS, 8)
     for text, (prompt, _) in zip(found, rows_of(lm), strict=True):
         encoder, begun = parts_of(lm, prompt)
@@ -82,11 +77,8 @@ def test_the_memory_is_the_decoders(family: str) -> None:
     memory, batch = lm.memory(LAYER), a_batch(lm)
     assert lm.n_layers == tiny.DEPTH
     assert "decoder" in memory.path
-    inputs: list[Tensor] = []
-    handle = lm.architecture.keys(LAYER).register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
-    with memory.capture() as seen:
+    with entering(lm.architecture.keys(LAYER)) as inputs, memory.capture() as seen:
         forward_logits(lm, batch)
-    handle.remove()
     there = torch.zeros_like(batch.input_ids, dtype=torch.bool)
     for number, (prompt, target) in enumerate(rows_of(lm)):
         there[number, len(prompt) - 1 : len(prompt) + len(target)] = True
@@ -104,21 +96,6 @@ def test_the_memory_is_the_decoders(family: str) -> None:
         made = sums.relu() if activate is None else activate(sums)
     torch.testing.assert_close(seen.coefficients[there], made, atol=ATOL, rtol=ATOL)
     assert (memory.gates is not None) == (family in ("mt5", "t5-gated", "umt5"))
-
-
-@families
-def test_a_value_delta_equals_adding_its_output(family: str) -> None:
-    lm = tiny.build(family)
-    memory, batch = lm.memory(LAYER), a_batch(lm)
-    delta = torch.randn(memory.d_ffn, memory.d_model, generator=torch.Generator().manual_seed(0)) * 0.1
-    with memory.capture() as seen:
-        plain = forward_logits(lm, batch, batch.lengths - 1)
-    with memory.add(seen.coefficients @ delta):
-        added = forward_logits(lm, batch, batch.lengths - 1)
-    memory.add_to_values(delta)
-    written = forward_logits(lm, batch, batch.lengths - 1)
-    assert (written - plain).abs().max() > 1e-3
-    torch.testing.assert_close(added, written, atol=1e-4, rtol=1e-4)
 
 
 @families
@@ -160,36 +137,10 @@ def test_a_partial_forward_equals_the_full_one(family: str) -> None:
     assert not torch.allclose(part, forward_logits(lm, batch, at), atol=1e-3)
 
 
-@families
-def test_an_edit_is_saved_applied_and_reverted(family: str, tmp_path: Path) -> None:
-    lm = tiny.build(family)
-    low_rank(lm, 0, {LAYER: 1}).save(tmp_path / "edit")
-    before, values = weights(lm), lm.memory(LAYER).values.clone()
-    plain, logits = lm.generate(PROMPTS, 4), forward_logits(lm, a_batch(lm))
-    edit = Edit.load(tmp_path / "edit")
-    assert isinstance(edit, LowRankEdit)
-    with edit.applied(lm):
-        assert not torch.allclose(forward_logits(lm, a_batch(lm)), logits, atol=1e-3)
-        torch.testing.assert_close(lm.memory(LAYER).values, values + edit.delta(LAYER))
-    assert same(weights(lm), before)
-    assert lm.generate(PROMPTS, 4) == plain
-
-
-@pytest.mark.parametrize("family", ["bart", "t5", "t5-gated"])
-def test_a_folder_is_loaded_as_what_it_is(family: str, tmp_path: Path) -> None:
-    lm = tiny.build(family)
-    lm.save_pretrained(tmp_path)
-    again = load(tmp_path, device="cpu")
-    assert type(again.model) is type(lm.model)
-    assert again.fingerprint == lm.fingerprint
-    assert torch.equal(forward_logits(again, a_batch(again)), forward_logits(lm, a_batch(lm)))
-
-
 def test_a_tokenizer_that_two_models_share_is_left_alone() -> None:
     first = tiny.build("t5")
     tokenizer = tiny.tokenizer()
     lm = LanguageModel(first.model, tokenizer)
-    assert lm.parts is not None
     assert lm.tokens(PROMPTS[0]) == [*tokenizer(PROMPTS[0])["input_ids"], lm.parts.border]
     assert LanguageModel(tiny.build("llama").model, tokenizer).tokens(PROMPTS[0]) == tokenizer(PROMPTS[0])["input_ids"]
 

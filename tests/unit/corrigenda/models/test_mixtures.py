@@ -3,13 +3,13 @@ import contextlib
 import pytest
 import tiny
 import torch
-from batch_parts import a_batch, last_logits
+from batch_parts import last_logits
+from by_hooks import entering
+from malformed_parts import refused
 from torch import Tensor
 
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Apply, Read, Replace, intervene
-from corrigenda.forward.partial import PartialForward
-from corrigenda.forward.recording import record
 from corrigenda.models.experts import MixtureMemory
 from corrigenda.models.sites import Site
 
@@ -34,14 +34,12 @@ def by_hand(family: str, module: torch.nn.Module, expert: int, x: Tensor) -> tup
 def test_the_layer_is_the_weighted_sum_of_its_experts(family: str) -> None:
     lm = tiny.build(family)
     block = lm.architecture.blocks[LAYER]
-    inputs: list[Tensor] = []
-    handle = block.mlp.register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
     with contextlib.ExitStack() as stack:
+        inputs = stack.enter_context(entering(block.mlp))
         each = [stack.enter_context(lm.memory(LAYER, expert).capture()) for expert in range(N)]
         router = stack.enter_context(intervene(lm, Site("router", LAYER), Read()))
         whole = stack.enter_context(lm.memory(LAYER).capture())
         last_logits(lm)
-    handle.remove()
     total = torch.zeros_like(whole.output, dtype=torch.float64)
     for expert, seen in enumerate(each):
         coefficients, output = by_hand(family, block.mlp.experts, expert, inputs[0])
@@ -137,19 +135,6 @@ def test_the_router_can_be_changed(family: str) -> None:
     )
 
 
-@pytest.mark.parametrize("family", tiny.MIXTURES)
-@torch.no_grad()
-def test_the_partial_forward_equals_the_full_one(family: str) -> None:
-    lm = tiny.build(family)
-    batch = a_batch(lm)
-    partial = PartialForward(lm, record(lm, batch, layers=[LAYER]), LAYER, torch.tensor([3, 1, 2]))
-    logits = partial.logits(partial.local(batch.lengths - 1)).log_softmax(-1)
-    torch.testing.assert_close(logits, last_logits(lm).log_softmax(-1), atol=1e-4, rtol=1e-4)
-    for row, length in enumerate(batch.lengths.tolist()):
-        alone = lm.model(input_ids=batch.input_ids[row : row + 1, :length]).logits[0, -1].log_softmax(-1)
-        torch.testing.assert_close(logits[row], alone, atol=1e-4, rtol=1e-4)
-
-
 def test_an_expert_without_coefficients_still_answers_its_bias() -> None:
     lm = tiny.build("gpt_oss")
     whole = lm.memory(LAYER)
@@ -157,7 +142,6 @@ def test_an_expert_without_coefficients_still_answers_its_bias() -> None:
     key = torch.zeros(whole.block(N - 1).stop + N + tiny.WIDTH)
     key[whole.block(N - 1).stop + 1] = 0.25
     bias = lm.memory(LAYER, 1).bias
-    assert bias is not None
     assert bias.any()
     assert torch.equal(whole.read(key), 0.25 * bias)
 
@@ -171,14 +155,10 @@ def test_what_a_mixture_has_not() -> None:
         last_logits(lm)
     with pytest.raises(UnsupportedModelError, match="mixture of 4 experts"):
         _ = seen.coefficients
-    with pytest.raises(IndexError, match="expert 4: layer 2 has experts 0 to 3"):
-        lm.memory(LAYER, 4)
-    with pytest.raises(UnsupportedModelError, match="no shared expert"):
-        lm.memory(LAYER, "shared")
-    with pytest.raises(UnsupportedModelError, match=r"layer 1 of Llama.* is no mixture of experts"):
-        tiny.build("llama").memory(1, 0)
-    with pytest.raises(ValueError, match="the site 'attention' has no experts, got expert=1"):
-        Site("attention", 1, 1)
+    refused(IndexError, "expert 4: layer 2 has experts 0 to 3", lm.memory, LAYER, 4)
+    refused(UnsupportedModelError, "no shared expert", lm.memory, LAYER, "shared")
+    refused(UnsupportedModelError, r"layer 1 of Llama.* is no mixture of experts", tiny.build("llama").memory, 1, 0)
+    refused(ValueError, "the site 'attention' has no experts, got expert=1", Site, "attention", 1, 1)
     deepseek = tiny.build("deepseek_v3")
     assert deepseek.memory(0).values.shape == (48, tiny.WIDTH)  # its first layers are plain ones
     assert deepseek.memory(LAYER, "shared").values.shape == (24, tiny.WIDTH)

@@ -1,4 +1,3 @@
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +6,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import low_rank, origin
+from malformed_parts import refused
 from moments_parts import TEXT, elsewhere, noted
 from torch import Tensor
 
@@ -42,13 +43,8 @@ def kept(cache: Path, what: str) -> list[Path]:
 
 def by_hand(lm: LanguageModel, layer: int, sequences: list[list[int]]) -> Tensor:
     """The mean of m m^T, from a hook on the values' module, one token after another, in float64."""
-    inputs: list[Tensor] = []
-    handle = lm.architecture.values(layer).register_forward_pre_hook(lambda _m, args: inputs.append(args[0]))
-    for sequence in sequences:
-        lm.model(input_ids=torch.tensor([sequence]))
-    handle.remove()
-    coefficients = [m.double() for states in inputs for m in states.view(-1, states.shape[-1])]
-    return sum((torch.outer(m, m) for m in coefficients), torch.zeros(())) / len(coefficients)
+    found = coefficients(lm, layer, *sequences).double()
+    return sum((torch.outer(m, m) for m in found), torch.zeros(())) / len(found)
 
 
 @pytest.mark.parametrize("family", ["bert", "bloom", "gpt2", "llama", "opt", "phi3"])
@@ -202,23 +198,12 @@ def test_a_model_that_does_not_know_the_words_is_sampled_from() -> None:
 @pytest.mark.parametrize("source", ["nonsense", "no/such/file.txt", "./nothing.txt", "/nothing", "data/words.txt"])
 def test_unknown_source(source: str, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(FileNotFoundError, match=f"{source}.*neither 'self', nor 'shipped', nor a file"):
-        Text(source).sequences(lm)
+    refused(FileNotFoundError, f"{source}.*neither 'self', nor 'shipped', nor a file", Text(source).sequences, lm)
 
 
 @pytest.mark.parametrize("source", ["wikitext", "wikipedia", "nobody/nothing"])
-def test_hub_out_of_reach(
-    source: str, lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
-) -> None:
-    import datasets
-    import huggingface_hub
-
-    for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:9 does not answer.*local"):
-        Text(source).sequences(lm)
+def test_hub_out_of_reach(source: str, lm: LanguageModel, no_hub: Path, naps: list[float]) -> None:
+    refused(ConnectionError, r"127\.0\.0\.1:9 does not answer.*local", Text(source).sequences, lm)
     assert sum(naps) < 8
 
 
@@ -238,8 +223,7 @@ def test_hub_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hub_text_without_its_column(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corrigenda.data.repository.hub_records", lambda *_: iter([{"words": "the"}]))
-    with pytest.raises(ValueError, match="somebody/something has no column 'text'"):
-        Text("somebody/something").sequences(lm)
+    refused(ValueError, "somebody/something has no column 'text'", Text("somebody/something").sequences, lm)
 
 
 def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,13 +275,3 @@ def test_sampled_text_follows_the_model(lm: LanguageModel) -> None:
         logits[barred] = -torch.inf
         ids.append(int(logits.argmax()))
     assert sequence == ids[len(start) :]
-
-
-def test_the_moment_of_another_layer_is_not_used(lm: LanguageModel, file: Path, cache: Path) -> None:
-    text = replace(TEXT, source=str(file))
-    own, others = (second_moment(lm, layer, text).matrix.clone() for layer in (0, 1))  # not what the file maps
-    assert not torch.equal(own, others)
-    [mine], [theirs] = ([*(cache / "moments").glob(f"*-layer{layer}-*.safetensors")] for layer in (0, 1))
-    shutil.copy(theirs, mine)
-    with pytest.warns(UserWarning, match="in the place of another file"):
-        assert torch.equal(second_moment(tiny.build("llama"), 0, text).matrix, own)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from folder_parts import CONFIG, begun, record, summary, unexpected
+from malformed_parts import refused
 from rich.console import Console
 
 import corrigenda
@@ -132,14 +133,12 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path) -> None:
         damaged = bytearray(content)
         damaged[place] ^= 0x55
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
-            list(records_in(tmp_path))
+        refused(ValueError, r"cases\.jsonl: damaged", list, records_in(tmp_path))
         assert read_run(tmp_path).state == "damaged"
     path.write_bytes(content)
     assert len(list(records_in(tmp_path))) == 5
     (tmp_path / "records.sha256").write_bytes(b"\xff\n")
-    with pytest.raises(ValueError, match=r"cases\.jsonl: damaged"):
-        list(records_in(tmp_path))
+    refused(ValueError, r"cases\.jsonl: damaged", list, records_in(tmp_path))
 
 
 def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
@@ -158,10 +157,45 @@ def test_finished_is_not_run_again_unless_forced(tmp_path: Path) -> None:
     assert [run.id for run in store.runs()].count("1") == 2
 
 
-def new_run(path: Path) -> RunFolder:
+def new_run(path: Path, **config: object) -> RunFolder:
     folder = RunFolder(path)
-    folder.begin(yaml.safe_dump(CONFIG))
+    folder.begin(yaml.safe_dump(CONFIG | config))
     return folder
+
+
+def take(root: Path, name: str, force: bool, n: int = 0, finish: bool = False) -> tuple[str, str]:
+    """The folder that was taken in hand, or found, and what it was found to be; adds `n` cases to it."""
+
+    with Store(root).take(
+        {"id": "1"}, lambda: new_run(root / name, force=force, job={"name": "trace"}), force
+    ) as taken:
+        if not isinstance(taken, RunFolder):
+            return taken.path.name, taken.state
+        for number in range(n):
+            taken.append({"id": str(number)})
+        if finish:
+            taken.finish({"n": 1})
+        return taken.path.name, "taken"
+
+
+def test_a_forced_run_that_was_cut_short_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    assert take(tmp_path, "first", force=False) == ("first", "taken")
+    assert take(tmp_path, "second", force=True) == ("second", "taken")  # not the first, which was not begun so
+    assert take(tmp_path, "third", force=True) == ("second", "taken")
+
+
+def test_a_forced_run_beside_a_finished_one(tmp_path: Path) -> None:
+    assert take(tmp_path, "first", force=False, n=1, finish=True) == ("first", "taken")
+    assert take(tmp_path, "second", force=True, n=1) == ("second", "taken")
+    assert take(tmp_path, "third", force=False) == ("first", "finished")
+    assert take(tmp_path, "third", force=True, finish=True) == ("second", "taken")
+    assert take(tmp_path, "third", force=True) == ("third", "taken")  # both are finished: once more
+
+
+def test_a_forced_run_beside_a_running_one(tmp_path: Path) -> None:
+    with Store(tmp_path).take({"id": "1"}, lambda: new_run(tmp_path / "first", force=True), True) as taken:
+        assert isinstance(taken, RunFolder)
+        assert take(tmp_path, "second", force=True) == ("first", "running")
 
 
 def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None:
@@ -177,7 +211,6 @@ def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None
         if ends:
             folder.finish(summary(cases))
         found = store.find("1")
-        assert found is not None
         assert found.path.name == expected
     assert store.find("") is None
 
@@ -241,8 +274,7 @@ def test_runs_come_oldest_first(tmp_path: Path) -> None:
 
 def test_identity(tmp_path: Path) -> None:
     folder = begun(tmp_path / "a", {"id": "1", "model_fingerprint": "x", "code": "old"})
-    with pytest.raises(ValueError, match="begun with another model_fingerprint"):
-        folder.identify(id="1", model_fingerprint="y")
+    refused(ValueError, "begun with another model_fingerprint", folder.identify, id="1", model_fingerprint="y")
     folder.go_on_with(code="old+new", id="2")
     assert folder.identity == {"id": "2", "model_fingerprint": "x", "code": "old+new"}
     assert RunFolder(tmp_path / "b").identity == {}
@@ -304,8 +336,7 @@ def test_a_damaged_line_of_a_run_under_way_is_named_and_done_again(tmp_path: Pat
     file = folder.path / "cases.jsonl"
     file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
     assert read_run(folder.path).state == "damaged"
-    with pytest.raises(ValueError, match=r"cases\.jsonl, line \d: damaged \(.*\); go on with the run"):
-        folder.finish({})
+    refused(ValueError, r"cases\.jsonl, line \d: damaged \(.*\); go on with the run", folder.finish, {})
     assert not (folder.path / "summary.json").exists()
     with pytest.warns(UserWarning, match=r"cases\.jsonl, line \d: damaged \(.*\); that case is done again") as warned:
         left = list(folder.cases())
@@ -334,8 +365,7 @@ def test_what_could_not_be_added_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     before = (tmp_path / "cases.jsonl").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
-        with pytest.raises(OSError, match=r"no space left on the disk; make room.*cases\.jsonl"):
-            folder.append(record(1))
+        refused(OSError, r"no space left on the disk; make room.*cases\.jsonl", folder.append, record(1))
     assert (tmp_path / "cases.jsonl").read_bytes() == before
     folder.append(record(1))
     assert [case["id"] for case in records_in(tmp_path)] == ["fact-0", "fact-1"]

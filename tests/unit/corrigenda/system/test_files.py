@@ -34,7 +34,6 @@ def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "a" / "layer3.safetensors"
     write_checked(path, TENSORS, {"n": "3"})
     found = read_kept(path, "it is computed again")
-    assert found is not None
     assert torch.equal(found[0]["x"], TENSORS["x"])
     assert found[1] == {"n": "3"}
     for other in (tmp_path / "a" / "layer4.safetensors", tmp_path / "b" / "layer3.safetensors"):
@@ -87,7 +86,6 @@ write_file(Path(sys.argv[1]), write)
 def test_scratch_files_of_killed_writers_are_removed_and_those_of_live_ones_stay(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "x.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
         scratch = Path(writer.stdout.readline().strip())
         assert scratch.is_file()
         write_text(tmp_path / "y.json", "")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from malformed_parts import refused
 
 from corrigenda.system.plain_data import json_value, read_json, read_yaml, yaml_text, yaml_value
 
@@ -69,9 +70,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_what_is_refused(read: Any, text: Any, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem) as caught:
-        read(text)
-    assert "\n" not in str(caught.value)
+    refused(ValueError, problem, read, text)
 
 
 def test_numbers_as_in_a_configuration() -> None:
@@ -88,7 +87,5 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**40)  # of holes: it takes no place
     for read in (read_json, read_yaml):
-        with pytest.raises(ValueError, match=r"has 1,099,511,627,776 bytes; at most"):
-            read(path, most=2**10)
-    with pytest.raises(ValueError, match=r"at most 131,072 are read"):
-        read_yaml(path)
+        refused(ValueError, r"has 1,099,511,627,776 bytes; at most", read, path, most=2**10)
+    refused(ValueError, r"at most 131,072 are read", read_yaml, path)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import LanguageModel
 from corrigenda.dictionaries.dictionary import FeatureDictionary
@@ -110,17 +111,13 @@ def test_auxk_by_hand() -> None:
 
 
 def test_what_cannot_be_trained_is_said_in_a_line(lm: LanguageModel) -> None:
-    with pytest.raises(SettingsError, match=r"job.buffer=99 must be job.batch=100 or more"):
-        DictionaryTraining(buffer=99, batch=100)
-    with pytest.raises(SettingsError, match=r"job.length=2 must be 3 or more"):
-        DictionaryTraining(length=2)
+    refused(SettingsError, r"job.buffer=99 must be job.batch=100 or more", DictionaryTraining, buffer=99, batch=100)
+    refused(SettingsError, r"job.length=2 must be 3 or more", DictionaryTraining, length=2)
     with pytest.raises(SettingsError, match=r"job.held_out=40 must be below 40"):
         DictionaryTraining(**SMALL | {"held_out": 40}).texts(lm)
     asked = DictionaryTraining(**SMALL)
     texts, _ = asked.texts(lm)
-    with pytest.raises(SettingsError, match=r"job.features=3 must be"):
-        dataclasses.replace(asked, features=3).train(lm, texts)
-    with pytest.raises(IndexError, match=r"layer 7: the model has 4 layers"):
-        dataclasses.replace(asked, layer=7).train(lm, texts)
+    refused(SettingsError, r"job.features=3 must be", dataclasses.replace(asked, features=3).train, lm, texts)
+    refused(IndexError, r"layer 7: the model has 4 layers", dataclasses.replace(asked, layer=7).train, lm, texts)
     with pytest.raises(UnsupportedModelError, match="mixture of experts"):
         dataclasses.replace(asked, layer=2).train(tiny.build("mixtral"), texts)

@@ -65,8 +65,7 @@ def test_in_every_kind_of_block_the_last_state_is_the_models_answer(family: str)
     assert int(found.state_ranks[-1]) == 0
 
 
-def test_a_subject_at_the_prompts_end() -> None:
-    lm = tiny.build("llama")
+def test_a_subject_at_the_prompts_end(lm: LanguageModel) -> None:
     fact = Fact("Paris", "the capital of France is {}", "Rome")
     found = attribute_flow(lm, fact, ["London"], "London", k=1)
     parts = outputs(lm, lm.tokens(fact.statement))
@@ -82,12 +81,10 @@ def test_words_that_are_attributes() -> None:
         attribute_flow(lm, FACT, ["of the"], "French")
 
 
-def test_saved_and_drawn(tmp_path: Path) -> None:
-    lm = tiny.build("gpt2")
-    for number, texts in enumerate((TEXTS, [])):
-        found = attribute_flow(lm, FACT, texts, "French")
-        found.save(tmp_path / str(number))
-        again = AttributeFlow.load(tmp_path / str(number))
-        assert again.summary() == found.summary()
-        assert again.table().row_count == lm.n_layers
-        again.plot(tmp_path / f"{number}.png")
+def test_without_texts_it_is_saved_and_drawn_too(lm: LanguageModel, tmp_path: Path) -> None:
+    found = attribute_flow(lm, FACT, [], "French")
+    found.save(tmp_path)
+    again = AttributeFlow.load(tmp_path)
+    assert again.summary() == found.summary()
+    assert again.table().row_count == lm.n_layers
+    again.plot(tmp_path / "it.png")

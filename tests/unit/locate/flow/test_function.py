@@ -63,8 +63,7 @@ def test_transplanted_updates_equal_whole_forwards(family: str, how: str) -> Non
     assert float((found.probabilities / found.before - 1).abs().max()) > 1e-3
 
 
-def test_what_cannot_be_asked() -> None:
-    lm = tiny.build("llama")
+def test_what_cannot_be_asked(lm: LanguageModel) -> None:
     with pytest.raises(UnknownTokenError, match="2 tokens"):
         decode_early(lm, SOURCE, {"answer": "Big Ben"})
     with pytest.raises(ValueError, match="how='move'"):

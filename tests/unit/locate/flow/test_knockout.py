@@ -1,4 +1,3 @@
-import warnings
 from contextlib import ExitStack
 
 import pytest
@@ -36,6 +35,7 @@ def plain(lm: LanguageModel, settings: AttentionKnockout, groups: dict[str, list
     return found
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])
 @pytest.mark.parametrize("reader", ["last", "relation"])
 def test_equals_whole_forwards(family: str, reader: str) -> None:
@@ -44,28 +44,24 @@ def test_equals_whole_forwards(family: str, reader: str) -> None:
     groups = {"subject": [4, 5], "last_subject": [5], "relation": [0, 1, 2, 3, 6], "last": [7, 8]}
     sources = ("subject", "relation", "last_subject") if reader == "last" else ("subject", "last_subject")
     settings = AttentionKnockout(sources=sources, reader=reader, window=2, max_tokens=16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = settings.find(lm, FACT, ANSWER)
+    result = settings.find(lm, FACT, ANSWER)
     wanted = plain(lm, settings, groups, lm.tokens(ANSWER))
     assert result.sources == sources
     assert torch.allclose(result.probabilities.log(), wanted.log(), atol=2e-5)
     assert float(result.changes.abs().max()) > 1e-4
 
 
-def test_chunks_do_not_change_what_comes_out() -> None:
-    lm = tiny.build("llama")
+def test_chunks_do_not_change_what_comes_out(lm: LanguageModel) -> None:
     together = attention_knockout(lm, FACT, ANSWER, window=3)
     apart = attention_knockout(lm, FACT, ANSWER, window=3, max_tokens=1)
     assert torch.allclose(together.probabilities, apart.probabilities, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_masked_model_is_asked_at_its_mask() -> None:
     lm = tiny.build("bert")
     lm.tokenizer.mask_token = "<unk>"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = attention_knockout(lm, FACT, "French", window=lm.n_layers)
+    result = attention_knockout(lm, FACT, "French", window=lm.n_layers)
     batch = lm.batch([[*lm.tokens(FACT.statement), 3]])
     n = batch.input_ids.shape[1]
     edges = torch.zeros(1, n, n, dtype=torch.bool)
@@ -79,8 +75,7 @@ def test_a_masked_model_is_asked_at_its_mask() -> None:
     assert torch.allclose(result.probabilities[0, -1], wanted[0], atol=1e-6)
 
 
-def test_what_the_prompt_does_not_have_is_absent() -> None:
-    lm = tiny.build("llama")
+def test_what_the_prompt_does_not_have_is_absent(lm: LanguageModel) -> None:
     fact = Fact("Danielle Darrieux", "{} speaks", "English")
     assert attention_knockout(lm, fact, "French").sources == ("subject", "last")
     # The subject cannot read what comes after it.

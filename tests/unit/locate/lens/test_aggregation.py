@@ -1,12 +1,9 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from locate.lens import aggregation as module
 from locate.lens.aggregation import CASES, Aggregation, aggregation
@@ -16,8 +13,7 @@ TEXT = Text(tokens=120, length=10)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOKENS", 50)
 
 
@@ -105,10 +101,7 @@ def test_cases_by_hand() -> None:
     assert found.summary()["settled_in_lower_half"]["mean"] == pytest.approx(0.5)
 
 
-def test_bad_input() -> None:
-    with pytest.raises(UnsupportedModelError, match="is an encoder"):
-        aggregation(tiny.build("bert"), TEXT)
-    lm = tiny.build("llama")
+def test_bad_input(lm: LanguageModel) -> None:
     with pytest.raises(ValueError, match=r"text.length=1: sequences of at least 2 tokens are needed"):
         aggregation(lm, Text(tokens=12, length=1))
     with pytest.raises(ValueError, match=r"holding=0\.0 must be above 0"):

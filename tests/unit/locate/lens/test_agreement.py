@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
 
-from corrigenda.errors import UnsupportedModelError
+from corrigenda import LanguageModel
 from corrigenda.intervals import exact_share
 from corrigenda.moments.text import Text
 from locate.lens import agreement as module
@@ -15,8 +13,7 @@ TEXT = Text(tokens=240, length=12)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 20)
 
 
@@ -37,8 +34,6 @@ def test_shares_by_hand() -> None:
     found = made()
     assert found.chance == pytest.approx(0.1)
     [first, second] = found.by_layer["agreement"]
-    assert first is not None
-    assert second is not None
     assert (first.mean, first.n) == (pytest.approx(1 / 3), 3)
     assert (first.low, first.high) == exact_share(1 / 3, 3)
     assert (second.mean, second.n) == (1.0, 2)  # a memory that was never used is none of them
@@ -77,8 +72,7 @@ def test_values_are_read_with_the_sign_of_the_top_trigger(family: str) -> None:
         assert sorted(found.permuted_tokens[layer].tolist()) == sorted(triggers.next_tokens[layer, :, 0].tolist())
 
 
-def test_a_memory_that_does_what_it_should_agrees() -> None:
-    lm = tiny.build("llama")
+def test_a_memory_that_does_what_it_should_agrees(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     before = agreement(lm, triggers)
     # Each value of layer 2 becomes the direction of the token after its key's top trigger.
@@ -93,8 +87,7 @@ def test_a_memory_that_does_what_it_should_agrees() -> None:
     assert torch.equal(found.top_tokens[1], before.top_tokens[1])
 
 
-def test_nothing_to_agree_on_and_bad_input() -> None:
-    lm = tiny.build("llama")
+def test_nothing_to_agree_on_and_bad_input(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 3)
     unused = Triggers(True, "x", torch.zeros_like(triggers.coefficients), triggers.prefixes, triggers.tokens)
     nothing = agreement(lm, unused)
@@ -102,5 +95,3 @@ def test_nothing_to_agree_on_and_bad_input() -> None:
     assert nothing.summary()["agreement"] == {}
     with pytest.raises(ValueError, match="seed=-1 must be at least 0"):
         agreement(lm, triggers, seed=-1)
-    with pytest.raises(UnsupportedModelError, match="is an encoder"):
-        agreement(tiny.build("bert"), triggers)

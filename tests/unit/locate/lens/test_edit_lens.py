@@ -2,6 +2,7 @@ import pytest
 import tiny
 import torch
 from edits_parts import scoped
+from malformed_parts import refused
 
 from corrigenda import CoefficientEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.attached import AttachedEdit
@@ -50,8 +51,7 @@ def test_a_rank_one_edit_by_hand(family: str) -> None:
     assert lm._weights_hash() == before
 
 
-def test_what_is_written_at_a_fact() -> None:
-    lm = tiny.build("llama")
+def test_what_is_written_at_a_fact(lm: LanguageModel) -> None:
     memory = lm.memory(1)
     deltas = {1: drawn(memory.d_ffn, memory.d_model)}
     found = edit_lens(lm, ValueEdit.of(lm, origin(lm), deltas), words=3)
@@ -103,8 +103,7 @@ def test_components_sum_to_the_update_whether_of_factors_or_whole(family: str) -
     assert found.layers[0].norm == pytest.approx(float((left @ right).norm()), rel=1e-5)
 
 
-def test_only_so_many_components_as_hold_the_energy() -> None:
-    lm = tiny.build("llama")
+def test_only_so_many_components_as_hold_the_energy(lm: LanguageModel) -> None:
     memory = lm.memory(0)
     strong = torch.zeros(memory.d_ffn, memory.d_model)
     strong[0, 0], strong[1, 1], strong[2, 2] = 10.0, 1.0, 0.1
@@ -113,8 +112,7 @@ def test_only_so_many_components_as_hold_the_energy() -> None:
     assert len(edit_lens(lm, edit, energy=1.0, components=1).layers[0].components) == 1
 
 
-def test_side_memories_codebooks_and_coefficients() -> None:
-    lm = tiny.build("llama")
+def test_side_memories_codebooks_and_coefficients(lm: LanguageModel) -> None:
     memory = lm.memory(1)
     deltas = drawn(2, memory.d_ffn, memory.d_model)
     side = edit_lens(lm, SideMemoryEdit.of(memory, origin(lm), deltas, torch.zeros(2)))
@@ -138,8 +136,7 @@ def test_side_memories_codebooks_and_coefficients() -> None:
 
 
 @pytest.mark.parametrize("strength", [3.0, -3.0])
-def test_what_a_driven_value_writes_does_not_hang_on_its_coefficient(strength: float) -> None:
-    lm = tiny.build("llama")
+def test_what_a_driven_value_writes_does_not_hang_on_its_coefficient(lm: LanguageModel, strength: float) -> None:
     edit = CoefficientEdit.of(lm, origin(lm), {(1, 4): strength}, how="add")
     [fact] = edit_lens(lm, edit, words=3).facts
     scores = read_static(lm, strength * lm.memory(1).values[4])
@@ -165,8 +162,7 @@ def test_an_edit_of_experts() -> None:
         assert each.components[0].neurons[0].value == tuple(lm.tokenizer.decode([t]) for t in value)
 
 
-def test_an_update_of_nothing_says_nothing() -> None:
-    lm = tiny.build("llama")
+def test_an_update_of_nothing_says_nothing(lm: LanguageModel) -> None:
     memory = lm.memory(1)
     nothing = torch.zeros(memory.d_ffn, 1), torch.zeros(1, memory.d_model)
     found = edit_lens(lm, LowRankEdit.of(lm, origin(lm), {1: nothing}))
@@ -174,16 +170,12 @@ def test_an_update_of_nothing_says_nothing() -> None:
     assert found.layers[0].norm == 0
 
 
-def test_what_cannot_be_read() -> None:
-    lm = tiny.build("llama")
-    with pytest.raises(TypeError, match="must be of the class Edit"):
-        edit_lens(lm, "rome")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="nothing in the weights to read"):
-        edit_lens(lm, ContextEdit(origin(lm), "the city of Rome"))
+def test_what_cannot_be_read(lm: LanguageModel) -> None:
+    refused(TypeError, "must be of the class Edit", edit_lens, lm, "rome")
+    refused(TypeError, "nothing in the weights to read", edit_lens, lm, ContextEdit(origin(lm), "the city of Rome"))
     with pytest.raises(TypeError, match="answers beside them; compile its list with how=memit"):
         edit_lens(lm, AttachedEdit(origin(lm), ()))
-    with pytest.raises(TypeError, match="a scoped edit writes nothing into the memories"):
-        edit_lens(lm, scoped(lm, 0))
+    refused(TypeError, "a scoped edit writes nothing into the memories", edit_lens, lm, scoped(lm, 0))
     memory = lm.memory(1)
     edit: Edit = LowRankEdit.of(lm, origin(lm), {1: (drawn(memory.d_ffn, 1), drawn(1, memory.d_model))})
     with edit.applied(lm), pytest.raises(ValueError, match="revert it"):

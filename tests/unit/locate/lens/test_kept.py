@@ -3,7 +3,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from torch import Tensor
 
@@ -38,12 +37,10 @@ def unrelated(lm: LanguageModel) -> list[Tensor]:
 
 @pytest.mark.parametrize("kept", [jacobians, triggers, values, unrelated])
 def test_a_damaged_file_is_said_and_made_again(
-    kept: Callable[[LanguageModel], list[Tensor]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, kept: Callable[[LanguageModel], list[Tensor]], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
-    lm = tiny.build("llama")
     whole = kept(lm)
-    [folder] = [one for one in tmp_path.iterdir() if one.name != "texts"]
+    [folder] = [one for one in (tmp_path / "cache").iterdir() if one.name != "texts"]
     path = sorted(folder.iterdir())[0]
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from corrigenda import LanguageModel
@@ -76,7 +77,6 @@ def test_a_neurons_part_is_the_one_by_hand(family: str) -> None:
     with torch.no_grad(), intervene(lm, Site("block", -1), Read(), at) as last, lm.memory(-1).capture(at) as seen:
         forward_logits(lm, batch)
     x, norm, part = last.value[0], lm.architecture.final_norm, seen.coefficients[0, 5] * lm.memory(-1).values[5]
-    assert norm is not None
     gamma = norm_weight(norm, len(x))
     centred = part if family == "llama" else part - part.mean()
     scale = (x.square().mean() + 1e-6 if family == "llama" else x.var(unbiased=False) + 1e-5).sqrt()
@@ -94,7 +94,6 @@ def test_a_heads_part_is_what_goes_with_it(family: str) -> None:
     assert found.neurons.shape == (4, lm.memory(0).d_ffn)
     parts = parts_of(lm, lm.tokens(PROMPT))
     whole = parts.layers[2]
-    assert whole.heads is not None
     weight = lm.architecture.attention_output(2)
     with torch.no_grad():
         only = torch.zeros_like(whole.heads)
@@ -141,21 +140,14 @@ def test_the_most_likely_token_is_taken_by_default() -> None:
     assert abs(value) == float(found.neurons.abs().max()) == abs(float(found.neurons[layer, neuron]))
 
 
-def test_bad_input_is_refused() -> None:
-    lm = tiny.build("llama")
-    with pytest.raises(UnknownTokenError, match="Kyoto"):
-        logit_attribution(lm, PROMPT, "Kyoto")
-    with pytest.raises(IndexError, match="position 20: the prompt has 7 tokens, 0 to 6"):
-        logit_attribution(lm, PROMPT, position=20)
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        logit_attribution(tiny.build("bert"), PROMPT)
+def test_bad_input_is_refused(lm: LanguageModel) -> None:
+    refused(UnknownTokenError, "Kyoto", logit_attribution, lm, PROMPT, "Kyoto")
+    refused(IndexError, "position 20: the prompt has 7 tokens, 0 to 6", logit_attribution, lm, PROMPT, position=20)
     lm.architecture.family = replace(lm.architecture.family, final_norm=None)
-    with pytest.raises(UnsupportedModelError, match="no final norm"):
-        logit_attribution(lm, PROMPT)
+    refused(UnsupportedModelError, "no final norm", logit_attribution, lm, PROMPT)
 
 
-def test_a_layer_that_adds_something_else_is_refused() -> None:
-    lm = tiny.build("llama")
+def test_a_layer_that_adds_something_else_is_refused(lm: LanguageModel) -> None:
     with (
         through(lm.architecture, Site("block", 1), lambda state: state + 1),
         pytest.raises(UnsupportedModelError, match="what layer 1 adds is not what its attention and its FFN give"),

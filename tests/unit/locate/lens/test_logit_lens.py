@@ -2,7 +2,6 @@ import pytest
 import tiny
 import torch
 
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.sites import Site
@@ -12,7 +11,7 @@ from locate.lens.words import UnknownTokenError, token_id
 PROMPT = "the tower of Paris is located in"
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
+@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
 def test_the_last_row_is_the_models_own_distribution(family: str) -> None:
     """TransformerLens#693, #828: soft caps, scales and norms between the last state and the logits were left out."""
     lm = tiny.build(family)
@@ -54,7 +53,5 @@ def test_bad_input_is_refused() -> None:
     lm = tiny.build("llama")
     with pytest.raises(UnknownTokenError, match="'Big Ben' is 2 tokens"):
         logit_lens(lm, PROMPT, "Big Ben")
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        logit_lens(tiny.build("bert"), PROMPT)
     with pytest.raises(ValueError, match="tokens, and tiny-llama reads at most 64"):
         logit_lens(lm, "the " * 80)

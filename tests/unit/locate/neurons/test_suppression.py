@@ -42,8 +42,7 @@ def test_scaling_is_what_it_says(family: str, factor: float) -> None:
     assert abs(float(found[2] / found[0]) - 1) > 0.01
 
 
-def test_random_neurons() -> None:
-    lm = tiny.build("llama")
+def test_random_neurons(lm: LanguageModel) -> None:
     drawn = random_neurons(lm, NEURONS, seed=1)
     assert sorted(layer for layer, _ in drawn) == [1, 1, 3]
     assert not set(drawn) & set(NEURONS)

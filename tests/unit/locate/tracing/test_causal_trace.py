@@ -1,7 +1,6 @@
 """Causal tracing: against a brute-force tracer in every family, the authors' numbers, and by hand."""
 
 import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -10,10 +9,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 from torch import Tensor
 from tracing_parts import FACT, NOISE, brute_force
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.prompts import encode_target
 from locate import CausalTrace, CausalTraceResult, Noise, UnknownFactError, average, causal_trace, question
 from locate.question import ask
@@ -22,8 +22,7 @@ from locate.tracing.trace import ROLES
 
 
 @pytest.mark.parametrize("site", ["ffn", "attention", "block"])
-def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None:
-    lm = tiny.build("llama")
+def test_the_last_subject_token_alone_is_a_column_of_the_grid(lm: LanguageModel, site: str) -> None:
     settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
     whole = settings.find(lm, FACT, "top")
     alone = settings.at_last_subject(lm, FACT, "top")
@@ -31,14 +30,12 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(site: str) -> None
     some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2])
     assert torch.allclose(some, alone[[0, 2]], atol=1e-6)
     assert float(alone.abs().max()) > 1e-5  # there is something to compare
-    with pytest.raises(ValueError, match="use find"):
-        replace(settings, method="attribution").at_last_subject(lm, FACT, "top")
+    refused(ValueError, "use find", replace(settings, method="attribution").at_last_subject, lm, FACT, "top")
 
 
 @pytest.mark.parametrize("prompt", ["the mother tongue of {} is the", "{} was with the red king in the"])
 @pytest.mark.parametrize("site", ["ffn", "attention", "block"])
-def test_the_relation_is_hidden(site: Literal["ffn", "attention", "block"], prompt: str) -> None:
-    lm = tiny.build("llama")
+def test_the_relation_is_hidden(lm: LanguageModel, site: Literal["ffn", "attention", "block"], prompt: str) -> None:
     fact = replace(FACT, prompt=prompt)
     settings = CausalTrace(site=site, window=2, noise=NOISE, hidden="relation")
     trace = settings.find(lm, fact, "top")
@@ -53,10 +50,8 @@ def test_the_relation_is_hidden(site: Literal["ffn", "attention", "block"], prom
 def test_a_prompt_that_ends_with_its_subject_has_no_relation_after_it() -> None:
     lm, fact = tiny.build("llama"), replace(FACT, prompt="the mother tongue of {}")
     message = "'the mother tongue of Danielle Darrieux' ends with its subject, and no token of the relation"
-    with pytest.raises(ValueError, match=message):
-        causal_trace(lm, fact, "top", noise=NOISE, hidden="relation")
-    with pytest.raises(ValueError, match=message):
-        CausalTrace(noise=NOISE).at_last_tokens(lm, fact, "top")
+    refused(ValueError, message, causal_trace, lm, fact, "top", noise=NOISE, hidden="relation")
+    refused(ValueError, message, CausalTrace(noise=NOISE).at_last_tokens, lm, fact, "top")
     with pytest.raises(ValueError, match="is a masked one: trace its subject"):
         causal_trace(tiny.build("bert"), FACT, "top", noise=NOISE, hidden="relation")
 
@@ -80,8 +75,7 @@ def test_the_corrupted_run_of_an_answer_of_several_tokens() -> None:
 
 
 @pytest.mark.parametrize("site", ["block", "ffn"])
-def test_answer_of_several_tokens(site: str) -> None:
-    lm = tiny.build("llama")
+def test_answer_of_several_tokens(lm: LanguageModel, site: str) -> None:
     settings = CausalTrace(site=site, window=3, noise=NOISE)
     trace = settings.find(lm, FACT, "French guitar")
     assert len(trace.answer_ids) == 2
@@ -105,30 +99,26 @@ def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.allclose(trace.scores, expected, atol=1e-6, rtol=1e-3)
 
 
-def test_a_model_that_gives_no_numbers() -> None:
-    lm = tiny.build("llama")
+def test_a_model_that_gives_no_numbers(lm: LanguageModel) -> None:
     with torch.no_grad():
         lm.memory(1).values[3, 4] = float("nan")
     for settings in (CausalTrace(noise=NOISE), CausalTrace(site="ffn", window=2, method="attribution", noise=NOISE)):
-        with pytest.raises(ValueError, match="gives no numbers"):
-            settings.find(lm, FACT, "top")
+        refused(ValueError, "gives no numbers", settings.find, lm, FACT, "top")
 
 
-def test_the_first_order_estimate_where_no_gradients_are_kept() -> None:
+def test_the_first_order_estimate_where_no_gradients_are_kept(lm: LanguageModel) -> None:
     settings = CausalTrace(site="ffn", window=1, method="attribution", noise=NOISE)
-    lm = tiny.build("llama")
     with torch.no_grad():
         scores = settings.find(lm, FACT, "top").scores
     assert torch.equal(scores, settings.find(lm, FACT, "top").scores)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_masked_models_are_traced_at_the_mask() -> None:
     lm = tiny.build("bert")
     lm.tokenizer.add_special_tokens({"mask_token": "blue"})  # any word of the tiny vocabulary will do
     fact = Fact("Paris", "{} is the city of blue .", "French")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace = causal_trace(lm, fact, "top", noise=NOISE)
+    trace = causal_trace(lm, fact, "top", noise=NOISE)
     ids = torch.tensor([lm.tokens(fact.statement)])
     place = ids[0].tolist().index(lm.tokenizer.mask_token_id)
     clean = lm.model(input_ids=ids).logits[0, place].softmax(-1)
@@ -138,8 +128,7 @@ def test_masked_models_are_traced_at_the_mask() -> None:
     assert (trace.indirect_effects[0].abs() > 1e-6).sum() > 2
 
 
-def test_first_order_estimate_is_the_derivative() -> None:
-    lm = tiny.build("llama")
+def test_first_order_estimate_is_the_derivative(lm: LanguageModel) -> None:
     settings = CausalTrace(site="ffn", window=1, noise=Noise(samples=2, sigma=1e-2, seed=1))
     exact = settings.find(lm, FACT, "top")
     estimate = replace(settings, method="attribution").find(lm, FACT, "top")
@@ -166,24 +155,7 @@ def test_the_noise_is_measured_on_subjects() -> None:
     assert Noise(sigma=0.3).level(lm) == 0.3
 
 
-def test_no_noise_no_effect() -> None:
-    trace = causal_trace(tiny.build("llama"), FACT, "top", noise=Noise(samples=1, sigma=0.0))
-    assert abs(trace.total_effect) < 1e-6
-    assert trace.indirect_effects.abs().max() < 1e-6
-
-
-def test_the_model_is_left_alone() -> None:
-    lm = tiny.build("llama")
-    ids = torch.tensor([[5, 6, 7]])
-    before = lm.model(input_ids=ids).logits
-    for site in ("block", "ffn", "attention"):
-        causal_trace(lm, FACT, "top", site=site, window=2, noise=NOISE)
-    assert torch.equal(lm.model(input_ids=ids).logits, before)
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.model.modules())
-
-
-def test_facts_the_model_does_not_know_are_refused() -> None:
-    lm = tiny.build("llama")
+def test_facts_the_model_does_not_know_are_refused(lm: LanguageModel) -> None:
     top = causal_trace(lm, FACT, "top", noise=NOISE).answer
     wrong = next(word for word in ("Paris", "Rome") if word != top)
     with pytest.raises(UnknownFactError, match=rf"does not know .*'{wrong}'.*it says '{top}'"):
@@ -243,8 +215,7 @@ def test_average_by_hand() -> None:
 
 
 def test_what_cannot_be_averaged() -> None:
-    with pytest.raises(ValueError, match="one kind, got 0"):
-        average([])
+    refused(ValueError, "one kind, got 0", average, [])
     with pytest.raises(ValueError, match="one kind, got 2"):
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
     with pytest.raises(ValueError, match="one kind, got 2"):
@@ -262,21 +233,10 @@ def test_pictures(tmp_path: Path, suffix: str) -> None:
         assert (tmp_path / f"{name}{suffix}").read_bytes().startswith(heads[suffix])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"severed": "ffn", "site": "ffn"}, "severed tracing restores block outputs"),
-        ({"severed": "ffn", "method": "attribution"}, "severed tracing restores block outputs"),
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        CausalTrace(**settings)
-
-
-def test_noise_that_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="there is none"):
-        Noise(subjects=()).level(tiny.build("gpt2"))
+def test_settings_that_make_no_sense() -> None:
+    for other in ({"site": "ffn"}, {"method": "attribution"}):
+        refused(ValueError, "severed tracing restores block outputs", CausalTrace, severed="ffn", **other)
+    refused(ValueError, "there is none", Noise(subjects=()).level, tiny.build("gpt2"))
 
 
 def test_a_window_larger_than_the_model() -> None:
@@ -298,5 +258,4 @@ def test_an_answer_is_a_whole_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))
     assert (asked.answer, asked.answer_ids) == ("东", tuple(ids))
     says = iter([*ids[:2], ids[0], ids[1], ids[2]])
-    with pytest.raises(UnknownFactError, match="does not know"):
-        ask(lm, Fact("中国", "{}的首都是", "罗马", "东京"))
+    refused(UnknownFactError, "does not know", ask, lm, Fact("中国", "{}的首都是", "罗马", "东京"))
