@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 
 from corrigenda import CodebookEdit, LanguageModel
 from corrigenda.edits.codebook import nearest_keys
+from corrigenda.models.routes import fitted
 
 SPOKEN = "the Eiffel tower is located in the city of"
 PROMPTS = [SPOKEN, "Danielle speaks", "Thomas plays the piano in the capital of Italy , in the north of"]
@@ -146,3 +147,12 @@ def test_step_by_step_by_hand(lm: LanguageModel) -> None:
             lm.model(input_ids=ids[:, :4], use_cache=False)
     ends = [number for number, token in enumerate(found) if lm.is_end(token)]
     assert found[: ends[0] if ends else None] == wanted[: ends[0] if ends else None]
+
+
+def test_a_batch_continues_each_prompt_so_many_times() -> None:
+    """As where a caller repeats the cache of two prompts: transformers' `batch_repeat_interleave`."""
+    rows = torch.tensor([3, 7])
+    assert fitted(rows, 2).tolist() == [3, 7]
+    assert fitted(rows, 6).tolist() == [3, 3, 3, 7, 7, 7]
+    with pytest.raises(ValueError, match="continues 3 rows with a cache of 2 prompts"):
+        fitted(rows, 3)
