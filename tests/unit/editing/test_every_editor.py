@@ -285,7 +285,10 @@ def test_a_layer_that_is_not_there(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*OF_WEIGHTS, "grace", "wise_whitened", "memoir", "t_patcher", "horen"])
-def test_what_is_not_finite_is_refused_with_its_fact(name: str) -> None:
+def test_what_is_not_finite_is_refused_with_its_fact(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))  # in which no target lies of the model as it was
     lm, chosen = build(), editor(name)
     prepare(chosen, lm)
     lm.model.get_input_embeddings().weight.data[lm.tokens("Danielle")[0]] = torch.nan

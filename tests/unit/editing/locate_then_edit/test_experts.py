@@ -48,6 +48,7 @@ ROME = Rome(
     prefixes=("",),
     value=VALUE,
     text=Text(tokens=200, length=20),
+    tokens_per_coefficient=0,
     ridge=1e-3,
     flag_norm=1e9,
     refuse_norm=1e9,

@@ -125,8 +125,8 @@ def test_what_it_learned_from_is_not_edited(lm: LanguageModel) -> None:
         FactRefusedError, match=r"fact 'berlin': the id \('berlin'\) is among the 4 facts that ike learns"
     ):
         editor.edit(lm, [same_id])
-    named = Fact("berlin ", "{}is in", "Rome")
-    with pytest.raises(FactRefusedError, match=r"the subject \('berlin '\) is among the 4 facts"):
+    named = Fact("BERLIN", "{} is in", "Rome")
+    with pytest.raises(FactRefusedError, match=r"the subject \('BERLIN'\) is among the 4 facts"):
         editor.edit(lm, [named])
     with pytest.warns(UserWarning, match="refused: the id"):
         edit = editor.edit(lm, [TONGUE, same_id])
