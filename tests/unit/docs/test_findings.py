@@ -193,6 +193,21 @@ def integrated_gradients(figures: Data, digest: Data) -> str:
     return "holds" if off["mean"] < 0 else "does not hold"
 
 
+def gains_nothing(way: str) -> Verdict:
+    """Whether a way to choose settings does nothing better than what ships that is told apart, by any editor."""
+
+    def found(figures: Data, digest: Data) -> str:
+        better = [
+            key
+            for editor, one in figures.items()
+            for key, test in one["tests"].get(way, {}).items()
+            if test["difference"] > 0 and digest["editors"][editor]["p"][way][key] < 0.05
+        ]
+        return "does not hold" if better else "holds"
+
+    return of_model(found)
+
+
 FINDINGS: dict[str, Verdict] = {
     "localization.md: tracing": of_model(depth),
     "localization.md: third": of_model(lowest_third),
@@ -224,6 +239,8 @@ FINDINGS: dict[str, Verdict] = {
     "entity-relation.md: bleed": of_model(at_the_relation("bleed")),
     "relations.md: accuracy": of_model(with_accuracy),
     "circuits.md: nearer": of_model(integrated_gradients),
+    "tuned.md: tuned": gains_nothing("tuned"),
+    "tuned.md: traced": gains_nothing("layer=auto"),
 }
 """By page and a word of the finding, in the order of the table."""
 
