@@ -57,7 +57,7 @@ def test_the_difference_is_tuned_minus_shipped(tmp_path: Path) -> None:
     assert "perplexity_drift" not in found["tests"][tuned.TUNED]
     said = finding(found, tmp_path)
     assert "differ in efficacy success (ES) 80.0 [" in said
-    assert "told apart in 1: `rome` on smollm2-135m; the layers that tracing finds in 0.**" in said
+    assert "told apart in 1: `rome` on smollm2-135m; the layers that tracing finds in 0 of 0.**" in said
     turned = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: shipped})
     assert "differ in efficacy success (ES) -80.0 [" in finding(turned, tmp_path)
     same = tuned.compared({tuned.SHIPPED: better, tuned.TUNED: better})
