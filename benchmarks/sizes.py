@@ -211,7 +211,9 @@ def _editors(options: argparse.Namespace, text: Text) -> list[Rome | ClosedForm]
     """The editors asked for; no target is confident early, and no size of an update is refused."""
     value = ValueSettings(steps=options.steps, early_stop_loss=-1.0)
     made: dict[str, Rome | ClosedForm] = {
-        "rome": Rome(prefixes=PREFIXES, value=value, text=text, flag_norm=1e9, refuse_norm=1e9),
+        "rome": Rome(
+            prefixes=PREFIXES, value=value, text=text, tokens_per_coefficient=0, flag_norm=1e9, refuse_norm=1e9
+        ),
         "memit": Memit(
             prefixes=PREFIXES,
             value=dataclasses.replace(value, clamp_norm_factor=0.75),

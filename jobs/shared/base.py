@@ -69,14 +69,15 @@ def start(config: DictConfig) -> float | None:
     warnings.formatwarning = _one_line
     _import_plugins(config)
     job = find_job(config.job)
-    take_tuned(config, choices().get("editor", ""), override_names())
     if isinstance(job, StoreJob):
+        take_tuned(config, choices().get("editor", ""), override_names())
         require_settings(config)
         check_shared(config)
         job.run(config)
         return None
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
     try:
+        take_tuned(config, choices().get("editor", ""), override_names())
         config = configuration(config, folder)
         _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with
@@ -240,6 +241,7 @@ def _comparable(config: DictConfig) -> dict[str, Any]:
     """A configuration without what may be another when the run goes on."""
     plain: Any = OmegaConf.to_container(config)
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
+    plain["data"] = {key: value for key, value in plain["data"].items() if key != "schema"}  # "auto", and what it was
     kept = {key: value for key, value in plain.items() if key not in (*FREE, "choices")}
     return {key: value for key, value in kept.items() if value or key != "plugins"}  # earlier versions had none
 
@@ -252,7 +254,7 @@ def _require_same(config: DictConfig, stored: DictConfig) -> None:
             continue
         asked = chosen[key] if key in chosen else OmegaConf.select(config, key)
         begun = stored.choices.get(key) if key in chosen else OmegaConf.select(stored, key)
-        if asked != begun:
+        if asked != begun and (key, asked) != ("data.schema", "auto"):
             raise ValueError(
                 f"resume={config.resume}: the run was begun with {key}={begun}, not {asked}; "
                 "leave the override out, or begin a new run"
