@@ -108,12 +108,11 @@ def _of_layers(
     yield Axis(LAYER, max(min(around) - spread, 0), min(max(around) + spread, top), default, whole=True)
     if space.layers == "several":
         layers = editor.resolved_layers(lm)
-        # Of BLUE the two that it writes, which are the ends of so many.
-        number = layers[-1] - layers[0] + 1 if getattr(editor, "ends_only", False) else len(layers)
+        # BLUE writes two, the ends of so many, and its lowest has a target of its own, which goes with the layer.
+        ends_only = bool(getattr(editor, "ends_only", False))
+        number = layers[-1] - layers[0] + 1 if ends_only else len(layers)
         least, most = (number, number) if NUMBER in fixed else (1, min(max(MOST_LAYERS, number), top + 1))
-        # Where the lowest layer has a target of its own (BLUE), it goes with the layer.
-        own = bool(getattr(editor, "ends_only", False))
-        yield Axis(NUMBER, least, most, number, whole=True, after_targets=not own)
+        yield Axis(NUMBER, least, most, number, whole=True, after_targets=not ends_only)
 
 
 def _value(editor: Any, setting: str) -> float | None:
