@@ -22,7 +22,7 @@ _TODAY = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
 def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], answer: bool = True) -> str | None:
     """The text of a conversation; None where the tokenizer has no chat template.
 
-    With `answer` what opens the model's next turn stands at the end.
+    With `answer` what opens the model's next turn stands at the end. Templates that know it are told not to think.
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
@@ -35,6 +35,7 @@ def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Sequence[Turn], answer:
             tokenize=False,
             add_generation_prompt=answer,
             date_string=DAY.strftime("%d %b %Y"),  # what Llama's templates ask for first
+            enable_thinking=False,  # Qwen3's and others': else short answers, which are what is read, are all thoughts
         )
     )
 

@@ -28,6 +28,14 @@ def test_the_opening_of_the_answer_is_asked_for() -> None:
     assert chat_text(tokenizer, [("user", "Otto")], answer=False) == "Otto"
 
 
+def test_a_model_that_may_think_answers_at_once() -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = (  # as Qwen3's and SmolLM3's ask
+        "{{ messages[0].content }}{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+    )
+    assert chat_text(tokenizer, [("user", "Otto")]) == "Otto"
+
+
 def test_without_a_template_there_is_no_conversation() -> None:
     assert chat_text(tiny.tokenizer(), [("user", "Otto")]) is None
     assert chat_tokens(tiny.tokenizer(), [("user", "Otto")]) is None
