@@ -142,13 +142,14 @@ def write_run(
     batch: int | None = None,
     held_out: Mapping[str, Any] | None = None,
     said: Mapping[str, Any] | None = None,
+    noted: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes a run into outputs/: for each fact whether the edit worked and whether neighbours stayed."""
     facts = [made_fact(first + number) for number in range(len(works))]
     folder = RunFolder(root / "outputs" / (name or f"{editor}-{seed}-{first}-{mode}"))
     folder.begin(yaml.safe_dump(config_of(editor, seed, mode, schema, settings, regime, batch)))
     identity = {"model_fingerprint": "weights", "data_fingerprint": FactSet("facts", tuple(facts)).fingerprint}
-    folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity)
+    folder.identify(id=f"{editor}{seed}{first}{name}", code="code", **identity, **(noted or {}))
     cases = [
         made_case(fact, did, kept, drift)
         for fact, did, kept in zip(facts, works, keeps or [True] * len(works), strict=True)

@@ -118,8 +118,10 @@ def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def precision_notes(rows: Sequence[Row]) -> list[str]:
     """Where the model is in 16 bits, that rounding counts as a change."""
-    configs = [run.config.get("model") for row in rows if row.entry for run in row.entry.runs]
-    found = {str(one.get("dtype")) for one in configs if isinstance(one, Mapping)} & {"bfloat16", "float16"}
+    runs = [run for row in rows if row.entry for run in row.entry.runs]
+    # Runs of earlier versions note none, and are configured.
+    noted = {str(run.identity.get("dtype") or dict(run.config.get("model") or {}).get("dtype")) for run in runs}
+    found = noted & {"bfloat16", "float16"}
     # A routed edit decides on whole prompts: what prompts begin with alike is then not run once for all of them.
     return [
         f"The model is in {dtype}, in which wordings change where prompts are only run in other groups. Those of an "

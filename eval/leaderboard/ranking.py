@@ -57,15 +57,16 @@ def ranking_of(key: TableKey, entries: Sequence[LeaderboardEntry], rows: Sequenc
 
 
 def schema_of(key: TableKey, entries: Sequence[LeaderboardEntry]) -> str:
-    """The schema of a table's data: as its runs were configured, else the one called like the data set; empty if none.
+    """The schema of a table's data: as its runs were read, else the one called like the data set; empty if none.
 
     So facts in CounterFact's schema are ranked in CounterFact's way whatever their file is called.
     """
     for entry in entries:
         for run in entry.runs:
-            configured = str(dict(run.config.get("data") or {}).get("schema", ""))
-            if configured in SCHEMAS:
-                return configured
+            # Runs of earlier versions note none, and are configured.
+            noted = str(run.identity.get("schema") or dict(run.config.get("data") or {}).get("schema", ""))
+            if noted in SCHEMAS:
+                return noted
     return key.data if key.data in SCHEMAS else ""
 
 

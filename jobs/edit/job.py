@@ -241,11 +241,17 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     """The run's id and what it is of, as it stands in the store."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
+    found |= _noted(lm, facts)
     worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + read_beside(plain, lm)
     tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
     if tasks is not None:
         worked_on += files_named(sorted(map(str, expanded(tasks).rglob("*"))))
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
+
+
+def _noted(lm: LanguageModel, facts: FactSet) -> dict[str, str]:
+    """What tables are told of that a configuration may leave open ("auto")."""
+    return {"schema": facts.schema, "dtype": str(lm.dtype).removeprefix("torch.")}
 
 
 def _identify_again(
@@ -259,6 +265,7 @@ def _identify_again(
     identity = _identity(config, lm, facts, fixed, _code(config))
     if folder.identity:  # first what nothing can make right: another model, other facts
         folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
+        folder.go_on_with(**_noted(lm, facts))  # a run of an earlier version has none
     begun = folder.identity.get("code", identity["code"])
     if begun.split("+")[-1] != identity["code"]:
         logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)

@@ -241,7 +241,6 @@ def _comparable(config: DictConfig) -> dict[str, Any]:
     """A configuration without what may be another when the run goes on."""
     plain: Any = OmegaConf.to_container(config)
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
-    plain["data"] = {key: value for key, value in plain["data"].items() if key != "schema"}  # "auto", and what it was
     kept = {key: value for key, value in plain.items() if key not in (*FREE, "choices")}
     return {key: value for key, value in kept.items() if value or key != "plugins"}  # earlier versions had none
 
@@ -254,7 +253,7 @@ def _require_same(config: DictConfig, stored: DictConfig) -> None:
             continue
         asked = chosen[key] if key in chosen else OmegaConf.select(config, key)
         begun = stored.choices.get(key) if key in chosen else OmegaConf.select(stored, key)
-        if asked != begun and (key, asked) != ("data.schema", "auto"):
+        if asked != begun:
             raise ValueError(
                 f"resume={config.resume}: the run was begun with {key}={begun}, not {asked}; "
                 "leave the override out, or begin a new run"

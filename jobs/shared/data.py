@@ -46,15 +46,10 @@ class LocalitySettings:
 def read_data(data: Mapping[str, Any]) -> FactSet:
     """The facts that the group ``data`` names, with ``data.other_subjects`` prompts about other subjects each.
 
-    Where a configuration leaves the schema open ("auto"), it says afterwards which one it was: by it figures are
-    ranked, and settings tuned.
-
     Raises:
         ValueError: no file is named, or the facts are among those of ``disjoint_from``; or as `read_facts` says.
     """
     facts = _facts(data)
-    if isinstance(data, DictConfig) and data.get("schema") == "auto" and facts.schema:
-        data.schema = facts.schema
     if (count := data.get("other_subjects")) and not all(fact.neighbourhood for fact in facts):
         whole = good_facts(data["path"], data["schema"], data["split"], data["config"])
         facts = with_other_subjects(facts, list(whole), count)

@@ -91,6 +91,6 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet) -> dict[str
     code = code_version(entry=("jobs.tune.job", *targets(plain), *(config.get("plugins") or ())))
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in (*FREE, "job.conf")}
     named = sorted(name for name in override_names() if name.startswith("editor."))  # these are not tuned
-    plain["job"] |= {"named": named, "schema": plain["data"].get("schema")}  # by which the objective is chosen
+    plain["job"] |= {"named": named, "schema": facts.schema}  # by which the objective is chosen
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
     return found | {"id": run_id(plain, facts.fingerprint + read_beside(plain, lm), lm.fingerprint, code)}

@@ -138,7 +138,7 @@ class Tuning:
         if not first:
             return None
         asked = self.asked
-        return objective_for(self.config.data.schema, asked.metrics, asked.most_drift, asked.most_lost, first)
+        return objective_for(self.facts.schema, asked.metrics, asked.most_drift, asked.most_lost, first)
 
     def _trial(
         self,

@@ -40,12 +40,6 @@ def test_facts_that_were_tuned_on_are_passed_over(tmp_path: Path, caplog: pytest
     assert "2 facts are passed over for the fixed locality set, which has 6" in caplog.text
 
 
-def test_the_configuration_says_afterwards_how_the_facts_were_read(tmp_path: Path) -> None:
-    data = configuration(write(tmp_path / "facts.jsonl", [0, 1]), None).data
-    read_data(data)
-    assert data.schema == "plain"  # by which tables are ranked, and settings tuned
-
-
 def test_nothing_left_is_an_error(tmp_path: Path) -> None:
     facts = write(tmp_path / "facts.jsonl", [0, 1, 2, 3, 4])
     config = configuration(facts, write(tmp_path / "tuned.jsonl", [2, 3, 4]))

@@ -84,8 +84,8 @@ def test_what_is_not_tuned_and_the_schema_make_another_run(monkeypatch: pytest.M
 
     def run_id(schema: str, *named: str) -> str:
         monkeypatch.setattr(job, "override_names", lambda: list(named))
-        parts = {"editor": {"_target_": "editing.Memit"}, "data": {"schema": schema}, "job": {"trials": 3}}
-        return job._identity(OmegaConf.create(parts), lm, FactSet("a", ()))["id"]
+        parts = {"editor": {"_target_": "editing.Memit"}, "data": {}, "job": {"trials": 3}}
+        return job._identity(OmegaConf.create(parts), lm, FactSet("a", (), schema=schema))["id"]
 
-    assert len({run_id("auto"), run_id("zsre"), run_id("auto", "editor.ratio")}) == 3
-    assert run_id("auto", "job.trials") == run_id("auto")
+    assert len({run_id("plain"), run_id("zsre"), run_id("plain", "editor.ratio")}) == 3
+    assert run_id("plain", "job.trials") == run_id("plain")

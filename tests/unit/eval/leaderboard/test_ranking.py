@@ -45,6 +45,14 @@ def test_a_data_set_says_by_what_it_is_ranked(tmp_path: Path, make_run: Any, sch
     assert [column.key for column in board.columns][:2] == [metric, "preservation"]
 
 
+def test_what_a_configuration_left_open_is_noted(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", share(36), noted={"schema": "zsre", "dtype": "bfloat16"})
+    make_run("memit", share(20), noted={"schema": "zsre", "dtype": "bfloat16"})
+    board = only_board(tmp_path)
+    assert board.ranked_by == "paraphrase_free_generation_strict"
+    assert [note for note in board.notes if note.startswith("The model is in bfloat16")]
+
+
 def test_a_data_set_called_like_its_schema_needs_no_configuration(tmp_path: Path, make_run: Any) -> None:
     make_run("rome", share(36))
     make_run("memit", share(20))
