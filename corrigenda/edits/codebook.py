@@ -6,17 +6,15 @@ Hartvigsen et al. 2023, "Aging with GRACE: Lifelong Model Editing with Discrete 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
-from corrigenda.edits.state import EditorState, StoredState, typed
+from corrigenda.edits.state import EditorState
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -114,15 +112,6 @@ class CodebookEdit(RoutedEdit):
         where = "" if self.replace == "onwards" else f", values at {self.replace}"
         where += "" if self.widen == 1 else f", widened {self.widen:g} times"
         return f"layer {self.layer}, {len(self.keys)} entries, radii {low:.3g} to {high:.3g}{where}"
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit:
-        edit = super()._restore(origin, tensors, settings)
-        if "labels" not in settings:
-            return edit
-        # Version 0.1 kept GRACE's state inside the edit.
-        state = typed(StoredState("grace", {}, {name: settings[name] for name in ("labels", "members")}))
-        return replace(edit, state=state)
 
 
 def replaced(replace: Replace, prompt: Tensor, tail: Tensor) -> Tensor:

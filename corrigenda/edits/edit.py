@@ -224,8 +224,7 @@ class Edit(ABC):
             description = read_json(path)
             kind, version = str(description["kind"]), description["format"]
             raw = dict(description["origin"])
-            named = description.get("description_sha256")  # edits saved by earlier versions have none
-            intact = named is None or named == _digest(description)
+            intact = description["description_sha256"] == _digest(description)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error!r}") from None
         if version != FORMAT or kind not in Edit.kinds:

@@ -6,17 +6,15 @@ Wang et al. 2024, "WISE: Rethinking the Knowledge Memory for Lifelong Model Edit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from corrigenda.edits.edit import Edit
 from corrigenda.edits.origin import Origin, require_finite
 from corrigenda.edits.routed import RoutedEdit
-from corrigenda.edits.state import EditorState, StoredState, typed
+from corrigenda.edits.state import EditorState
 from corrigenda.models.memory import FFNMemory
 from corrigenda.models.routes import MAIN, Passage
 
@@ -98,15 +96,6 @@ class SideMemoryEdit(RoutedEdit):
         what = "a side memory" if n == 1 else f"{n} side memories"
         thresholds = ", ".join(f"{value:.3g}" for value in self.epsilons[:5].tolist()) + (", ..." if n > 5 else "")
         return f"layer {self.layer}, {what}, |V' - V| {self.norm():.3f}, epsilon {thresholds}"
-
-    @classmethod
-    def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Edit:
-        edit = super()._restore(origin, tensors, settings)
-        if not settings.get("progress"):
-            return edit
-        # Version 0.1 kept WISE's state inside the edit.
-        parts = {name[len("state.") :]: part for name, part in tensors.items() if name.startswith("state.")}
-        return replace(edit, state=typed(StoredState("wise", parts, settings["progress"])))
 
 
 def routing_score(coefficients: Tensor, delta: Tensor, counted: Tensor) -> Tensor:

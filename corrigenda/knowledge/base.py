@@ -52,13 +52,6 @@ class KnowledgeBase:
         self._entries = StoredEntries(Path(f"{database.path}.vectors"))
         try:
             with database.reading() as connection:
-                is_earlier = self._entries.is_earlier(connection)
-            if is_earlier:
-                with database.changing() as connection:
-                    self._entries.upgrade(connection)
-                with database.changing() as connection:
-                    self._entries.forget_others(connection)
-            with database.reading() as connection:
                 self._entries.vectors(connection)
         except BaseException:
             database.close()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from corrigenda.data.requests import normalised
 from corrigenda.errors import KnowledgeBaseError
 
 PATIENCE = 60.0
@@ -18,9 +17,7 @@ PATIENCE = 60.0
 APPLICATION = 0x436F7272
 """Marks the file as a knowledge base ("Corr")."""
 FORMAT = 4
-"""The version of the tables. 1 had no generation of the vectors: they were never written anew. Up to 2 an entry did not
-say what it was solved for, and the file of vectors not whose it is. Up to 3 typographic quotes were others than typed
-ones."""
+"""The version of the tables."""
 
 # Facts keep the order in which they were last said (`place`). subject, relation, prompt and object are as
 # `corrigenda.data.requests` compares them.
@@ -58,16 +55,6 @@ CREATE TABLE vectors (
 );
 INSERT INTO vectors (numbers, identity) VALUES (0, lower(hex(randomblob(16))));
 """
-_FROM_1 = "ALTER TABLE vectors ADD COLUMN generation INTEGER NOT NULL DEFAULT 0;"
-# Without an identity the vectors are as they were: `StoredEntries` writes them anew.
-_FROM_2 = """
-ALTER TABLE vectors ADD COLUMN identity TEXT NOT NULL DEFAULT '';
-ALTER TABLE entries ADD COLUMN request TEXT NOT NULL DEFAULT '';
-UPDATE entries SET request = coalesce((SELECT request FROM facts WHERE id = fact), '');
-"""
-_COMPARED = ("subject", "relation", "prompt", "object", "text")
-_FROM_3 = f"UPDATE facts SET {', '.join(f'{name} = normalised({name})' for name in _COMPARED)};"
-
 
 DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new one"
 
@@ -150,7 +137,6 @@ class Database:
         self._use_wal()
         self.connection.execute("PRAGMA synchronous=FULL")
         if not new:
-            self._update(marks[1])
             return
         with self.changing() as connection:
             if self._marks() == (0, 0):  # nobody else has made the tables meanwhile
@@ -159,17 +145,6 @@ class Database:
                 connection.execute(f"PRAGMA application_id={APPLICATION}")
                 connection.execute(f"PRAGMA user_version={FORMAT}")
         self._require(self._marks())
-
-    def _update(self, version: int) -> None:
-        """Gives the tables of an earlier version what they lack."""
-        if version == FORMAT:
-            return
-        with self.changing() as connection:
-            version = self._marks()[1]  # perhaps somebody else has done it meanwhile
-            connection.create_function("normalised", 1, lambda text: None if text is None else normalised(text))
-            for statement in "".join((_FROM_1, _FROM_2, _FROM_3)[version - 1 :]).split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={FORMAT}")
 
     def _marks(self) -> tuple[int, int]:
         """Whose file it is, and of which version; zeros where it is new."""
@@ -182,9 +157,10 @@ class Database:
         application, version = marks
         if application != APPLICATION:
             raise KnowledgeBaseError(f"{self.path} is an SQLite file, but no knowledge base: name another file")
-        if not 1 <= version <= FORMAT:
+        if version != FORMAT:
             raise KnowledgeBaseError(
-                f"{self.path} has format {version}; this version of Corrigenda reads up to {FORMAT}"
+                f"{self.path} has format {version}, and this version of Corrigenda reads format {FORMAT}: export the "
+                "facts with the version that wrote it, and import them into a new one"
             )
 
     def _use_wal(self) -> None:

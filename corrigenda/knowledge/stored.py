@@ -6,9 +6,8 @@ import glob
 import json
 import re
 import sqlite3
-import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -99,10 +98,6 @@ class StoredEntries:
         """How many times the vectors were written anew."""
         return self._state(connection)[1]
 
-    def is_earlier(self, connection: sqlite3.Connection) -> bool:
-        """Whether the vectors are of a format without an identity, and to be given one by `upgrade`."""
-        return not self._state(connection)[2]
-
     def close(self) -> None:
         """Lets go of the file."""
         if self._file is not None:
@@ -119,34 +114,6 @@ class StoredEntries:
         Raises:
             KnowledgeBaseError: the vectors are damaged or missing.
         """
-        self._write_anew(connection, lambda row, n: self._vector(connection, row, n))
-
-    def upgrade(self, connection: sqlite3.Connection) -> None:
-        """Writes vectors of an earlier format anew: with an identity, and with checksums of all that an entry says.
-
-        An entry whose vectors are damaged is taken out, so that its fact is solved anew; a warning says so.
-        """
-        if not self.is_earlier(connection):
-            return  # another process has done it meanwhile
-        old = VectorFile(self._of(self.generation(connection)), "")
-        for row in self._rows(connection):
-            try:
-                whole = checksum(old.read(row.start, row.width)) == row.checksum
-            except ValueError:
-                whole = False
-            if not whole:
-                where = f"fact {row.fact!r} at layer {row.layer}"
-                warnings.warn(f"{old.path} is damaged at the entry of {where}: it is solved anew", stacklevel=2)
-                connection.execute("DELETE FROM entries WHERE fact = ? AND fingerprint = ?", row.place[:2])
-        connection.execute("UPDATE vectors SET identity = lower(hex(randomblob(16)))")
-        self._write_anew(connection, lambda row, n: old.read(row.start, row.width))
-
-    def _rows(self, connection: sqlite3.Connection) -> list[_Row]:
-        """All entries, in the order of their vectors."""
-        found = connection.execute(f"SELECT {', '.join(_Row._fields)} FROM entries ORDER BY start").fetchall()
-        return [_Row(*row) for row in found]
-
-    def _write_anew(self, connection: sqlite3.Connection, read: Callable[[_Row, int], Tensor]) -> None:
         _, generation, identity = self._state(connection)
         path = self._of(generation + 1)
         try:
@@ -154,7 +121,7 @@ class StoredEntries:
             rows = self._rows(connection)
             end, rest, n = 0, iter(rows), Counter(row.place[:2] for row in rows)
             while part := list(islice(rest, AT_ONCE)):
-                found = [read(row, n[row.place[:2]]) for row in part]
+                found = [self._vector(connection, row, n[row.place[:2]]) for row in part]
                 moved = []
                 first = end
                 for row, vector in zip(part, found, strict=True):
@@ -169,6 +136,11 @@ class StoredEntries:
                 path.unlink(missing_ok=True)
             raise
         connection.execute("UPDATE vectors SET numbers = ?, generation = ?", (end, generation + 1))
+
+    def _rows(self, connection: sqlite3.Connection) -> list[_Row]:
+        """All entries, in the order of their vectors."""
+        found = connection.execute(f"SELECT {', '.join(_Row._fields)} FROM entries ORDER BY start").fetchall()
+        return [_Row(*row) for row in found]
 
     def forget_others(self, connection: sqlite3.Connection) -> None:
         """Removes the files of other generations; who reads one has it until the end of what it reads."""

@@ -10,12 +10,6 @@ from typing import Any, Protocol
 
 Record = Mapping[str, Any]
 
-_NO_CSV = (
-    "logger=csv: this logger is gone, as a run's own records say all of it: cases.jsonl in its folder has a line a "
-    "case (the module corrigenda.runs.records says how to make a table of them), and summary.json has the averages. "
-    "Leave logger=csv out."
-)
-
 
 class Tracker(Protocol):
     """Something that is told how a run goes."""
@@ -36,11 +30,6 @@ def tracker(settings: Mapping[str, Any], folder: Path, config: Mapping[str, Any]
     options = dict(settings)
     name = options.pop("name")
     if name == "none":
-        return NoTracker()
-    if name == "csv":
-        if not (folder / "csv").is_dir():
-            raise ValueError(_NO_CSV)
-        warnings.warn(f"the run was begun with logger=csv and goes on without it. {_NO_CSV}", stacklevel=2)
         return NoTracker()
     if name not in TRACKERS:
         raise ValueError(f"logger.name={name}: the loggers are none, {', '.join(TRACKERS)}")

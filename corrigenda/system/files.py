@@ -84,8 +84,6 @@ def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if metadata.pop(CHECKSUM, None) != _checksum(tensors, metadata):
         raise DamagedFileError(f"{path} is damaged (its checksum is another)")
     of = metadata.pop(IDENTITY, None)
-    if of is None:  # said once a folder, for all its files alike
-        raise DamagedFileError(f"files in {path.parent} are of an earlier version and do not say what they are of")
     if of != _identity(path):
         raise DamagedFileError(f"{path} is in the place of another file (it was written as {of})")
     return tensors, metadata

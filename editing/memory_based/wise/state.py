@@ -66,9 +66,8 @@ class WiseState(EditorState):
 
     @classmethod
     def restore(cls, stored: StoredState) -> WiseState:
-        """The state that `stored` gave, also in the words of version 0.1."""
-        tensors = {_WORDS.get(name, name): part for name, part in stored.tensors.items()}
-        values = {_WORDS.get(name, name): value for name, value in stored.values.items()}
+        """The state that `stored` gave."""
+        tensors, values = stored.tensors, stored.values
         rows = {name[len("rows.") :]: part for name, part in tensors.items() if name.startswith("rows.")}
         lengths = [length for _, length in values["others"]]
         parts = tensors["others"].split(lengths) if lengths else ()
@@ -84,7 +83,3 @@ class WiseState(EditorState):
             Margins(**values["margins"]),
             int(values["contradictions"]),
         )
-
-
-_WORDS = {"strangers": "others", "stranger_scores": "near_scores", "route": "margins"}
-"""What version 0.1 called them."""

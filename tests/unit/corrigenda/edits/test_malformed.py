@@ -196,7 +196,7 @@ DIGESTED: dict[str, Callable[[Json], object]] = {
 }
 """Changes of what edit.json says that its digest tells."""
 
-OLDER: dict[str, tuple[Callable[[Json], object], str]] = {
+BY_HAND: dict[str, tuple[Callable[[Json], object], str]] = {
     "a-kind": (lambda v: v.update(kind="nonsense"), r"'nonsense'.*context, .*low_rank"),
     "no-kind": (lambda v: v.pop("kind"), "damaged.*kind"),
     "a-strange-kind": (lambda v: v.update(kind=[]), "kind"),
@@ -211,7 +211,7 @@ OLDER: dict[str, tuple[Callable[[Json], object], str]] = {
     "no-layer": (lambda v: v["settings"].update(modules={"x": "y"}), "damaged"),
     "modules": (lambda v: v["settings"].update(modules=[1]), "damaged"),
 }
-"""The same in an edit that was saved before descriptions had a digest: nothing but the content tells."""
+"""The same with a digest that fits: nothing but the content tells."""
 
 JSON, TENSORS = r"edit\.json is damaged", r"edit\.safetensors is damaged.*SHA-256"
 APPLIED = r"edit\.safetensors cannot be applied.*"
@@ -222,12 +222,13 @@ FILES: dict[str, Case[Path]] = {
     },
     **{
         name: (
-            changed_json("edit.json", lambda v, change=change: (v.pop("description_sha256"), change(v))),
+            changed_json("edit.json", lambda v, change=change: (change(v), v.update(description_sha256=_digest(v)))),
             ValueError,
             message,
         )
-        for name, (change, message) in OLDER.items()
+        for name, (change, message) in BY_HAND.items()
     },
+    "no-digest": (changed_json("edit.json", lambda v: v.pop("description_sha256")), ValueError, JSON),
     "nan-tensors": (
         rehashed(_1_A=torch.full((FFN, 1), NAN), _1_B=torch.ones(1, WIDTH)),
         ValueError,
@@ -271,12 +272,6 @@ def test_a_changed_edit(name: str, lm: LanguageModel, tmp_path: Path) -> None:
     with pytest.raises(error, match=message) as caught:
         Edit.load(folder)
     assert str(folder) in one_line(caught)
-
-
-def test_an_edit_saved_before_descriptions_had_a_digest(lm: LanguageModel, tmp_path: Path) -> None:
-    low_rank(lm, 0).save(tmp_path)
-    changed_json("edit.json", lambda v: v.pop("description_sha256"))(tmp_path)
-    assert Edit.load(tmp_path).origin == origin(lm)
 
 
 @pytest.mark.parametrize("what", ["save", "to_peft", "save below"])

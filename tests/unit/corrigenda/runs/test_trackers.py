@@ -146,17 +146,9 @@ def test_none_and_unknown(tmp_path: Path) -> None:
         tracker({"name": "wandbb"}, tmp_path, CONFIG)
 
 
-def test_csv_is_gone_and_the_error_says_what_to_use(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"logger=csv: .* cases\.jsonl .* corrigenda\.runs\.records .* summary\.json"):
-        tracker({"name": "csv"}, tmp_path, CONFIG)
-    (tmp_path / "csv").mkdir()  # an earlier version began this run with it: that must not keep it from its end
-    with pytest.warns(UserWarning, match="goes on without it"):
-        assert isinstance(tracker({"name": "csv"}, tmp_path, CONFIG), NoTracker)
-
-
 def test_every_tracker_has_its_configuration() -> None:
     folder = Path(__file__).parents[4] / "conf" / "logger"
-    assert {path.stem for path in folder.glob("*.yaml")} == {"none", "csv", *TRACKERS}  # csv: the error
+    assert {path.stem for path in folder.glob("*.yaml")} == {"none", *TRACKERS}
 
 
 def test_cases_of_a_real_run(recorder: Recorder, tmp_path: Path) -> None:

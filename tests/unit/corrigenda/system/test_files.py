@@ -23,7 +23,6 @@ from corrigenda.system.files import (
     scratch_prefix,
     write_checked,
     write_contents,
-    write_tensors,
     write_text,
 )
 
@@ -44,15 +43,6 @@ def test_a_file_in_the_place_of_another_is_not_used(tmp_path: Path) -> None:
             assert read_kept(other, "it is computed again") is None
     shutil.move(tmp_path / "a", tmp_path / "elsewhere" / "a")  # a cache may be moved as a whole
     assert read_kept(tmp_path / "elsewhere" / "a" / path.name, "it is computed again") is not None
-
-
-def test_a_file_of_an_earlier_version_is_made_again_and_said_once(tmp_path: Path) -> None:
-    for name in "ab":
-        plain = {"n": "3"}
-        write_tensors(tmp_path / name, TENSORS, {**plain, files.CHECKSUM: files._checksum(TENSORS, plain)})
-    with pytest.warns(UserWarning, match="of an earlier version") as said:
-        assert [read_kept(tmp_path / name, "it is computed again") for name in "ab"] == [None, None]
-    assert len({str(one.message) for one in said}) == 1  # the same words: shown once
 
 
 @settings(max_examples=40)
