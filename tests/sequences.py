@@ -66,7 +66,7 @@ class Nudge:
         shape = lm.memory(1).values.shape
         total = torch.zeros(shape)
         for id_ in ids:
-            draw = torch.Generator().manual_seed(ord(id_))
+            draw = torch.Generator().manual_seed(sum(map(ord, id_)))
             if id_ not in self.refuses:
                 total += self.size * torch.randn(shape, generator=draw)
         report = [{"refused": "not this one"} if id_ in self.refuses else {"noted": id_} for id_ in ids]

@@ -7,16 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 import tiny
-import torch
 
-from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, Origin, ValueEdit
+from corrigenda import ContextEdit, Edit, EditRefusedError, Fact, LanguageModel, Origin
 from corrigenda.data import FactSet
-from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
 from eval import EditRun, EvalSettings, Measurement, SequentialRun, SequentialSettings
 from eval.protocols import checkpoints, pre_edit, sequential
 
-SUBJECTS = ["Thomas", "Danielle", "Ben", "river", "tower", "piano", "red"]
 SMALL = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_windows=3, perplexity_window=16)
 
 
@@ -127,35 +124,3 @@ def go(
 
 def after(run: SequentialRun, metric: str) -> list[tuple[int, float]]:
     return [(point["t"], point["metrics"][metric]["after"]) for point in run.curve]
-
-
-@dataclass(frozen=True)
-class Nudge:
-    """Adds a small random matrix for each fact; the same always."""
-
-    name: ClassVar[str] = "nudge"
-
-    size: float = 0.05
-
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
-        draw = torch.Generator().manual_seed(sum(map(ord, facts[0].id)))
-        shape = lm.memory(1).values.shape
-        return ValueEdit.of(lm, Origin.of(lm, self, facts), {1: self.size * torch.randn(shape, generator=draw)})
-
-
-def real(number: int) -> FactSet:
-    subjects = [*SUBJECTS, "blue", "green"]
-    return FactSet(
-        "real",
-        tuple(
-            fact(
-                subject,
-                "Rome",
-                place,
-                paraphrases=(f"{subject} stands in",),
-                neighbourhood=("the city of nine is",),
-                locality=(Probe(f"the capital of {subject} is", "Paris"),),
-            )
-            for place, subject in enumerate(subjects[:number])
-        ),
-    )

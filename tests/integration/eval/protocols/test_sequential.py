@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import tiny
-from sequential_parts import SMALL, Growing, Notes, Nudge, facts, given_notes, go, real
+from sequences import Nudge, plain
+from sequential_parts import SMALL, Growing, Notes, facts, given_notes, go
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.facts import Probe
@@ -61,7 +62,7 @@ def test_stopped_anywhere_it_goes_on_and_ends_the_same(
 
 @pytest.mark.parametrize("mode", ["single", "batch", "sequential"])
 def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm, some = tiny.build("llama"), real(7)
+    lm, some = tiny.build("llama"), plain(7)
     measured = 0
     monkeypatch.setattr(runs, "CHUNK", 3)
 
@@ -77,7 +78,7 @@ def test_runs_share_what_the_unedited_model_does(mode: str, tmp_path: Path, monk
         measured = 0
         run = EditRun(lm, some, Nudge(), settings, RunFolder(tmp_path / name), before=before)
         if mode == "sequential":
-            run_sequential(run, SequentialSettings(checkpoints=(5,), chunk=3), list(real(9))[7:])
+            run_sequential(run, SequentialSettings(checkpoints=(5,), chunk=3), list(plain(9))[7:])
         else:
             {"single": run_single, "batch": run_batch}[mode](run)
         cases = [case.to_dict() | {"seconds": None} for case in run.cases.values()]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from sequential_parts import SMALL, Nudge, real
+from sequences import Nudge, plain
+from sequential_parts import SMALL
 
 from corrigenda.system.files import read_checked, write_tensors
 from eval.protocols import pre_edit
@@ -15,7 +16,7 @@ from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation, share
 
 
 def test_it_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(5)
+    lm, some = tiny.build("llama"), plain(5)
     fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
     assert fresh.complete(5, lambda: False)
     again = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
@@ -30,7 +31,7 @@ def test_it_comes_back_from_the_disk_as_it_was(tmp_path: Path) -> None:
 
 
 def test_one_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(2)
+    lm, some = tiny.build("llama"), plain(2)
     fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
     [path] = tmp_path.iterdir()
     tensors, metadata = read_checked(path)
@@ -42,7 +43,7 @@ def test_one_of_an_earlier_version_is_measured_anew(tmp_path: Path) -> None:
 
 
 def test_some_of_the_facts_are_found_where_more_were_measured(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(5)
+    lm, some = tiny.build("llama"), plain(5)
     fresh = PreEditMeasurement(lm, some, SMALL, 2, tmp_path)
     assert fresh.complete(5, lambda: False)
     assert not PreEditMeasurement(lm, some[:4], SMALL, 2, tmp_path).missing(4)
@@ -78,7 +79,7 @@ def test_the_folder_that_all_runs_share_forgets_what_was_not_used_for_a_day(
 
 
 def test_what_is_used_counts_as_new(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(1)
+    lm, some = tiny.build("llama"), plain(1)
     PreEditMeasurement(lm, some, SMALL, 2, tmp_path).chunk(0)
     [path] = tmp_path.iterdir()
     os.utime(path, (0, 0))

@@ -7,19 +7,17 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from sequences import SUBJECTS, Nudge, plain
 from sequential_parts import (
     SMALL,
-    SUBJECTS,
     Growing,
     Notes,
-    Nudge,
     after,
     fact,
     facts,
     given_notes,
     go,
     read_notes,
-    real,
 )
 from torch import Tensor
 
@@ -33,7 +31,7 @@ from eval.protocols.checkpoints import change_norm
 from eval.protocols.curves import curve_table, draw_curve
 from eval.protocols.fixed_locality import untouched
 
-PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS))
+PLAIN = facts(*((subject, "Rome") for subject in SUBJECTS[:7]))
 
 
 by_notes = pytest.fixture(given_notes)
@@ -196,21 +194,21 @@ def test_of_facts_that_no_checkpoint_scores_the_unedited_model_is_asked_less(
 
 
 def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
-    lm, some = tiny.build("llama"), real(5)
-    run = go(lm, some, Nudge(), tmp_path, SequentialSettings(checkpoints=(2,), chunk=2), list(real(9)[5:]))
+    lm, some = tiny.build("llama"), plain(5)
+    run = go(lm, some, Nudge(), tmp_path, SequentialSettings(checkpoints=(2,), chunk=2), list(plain(9)[5:]))
     before = measure(lm, some, SMALL)
     for point in run.curve:
         t = point["t"]
         edits = [Nudge().edit(lm, [fact]) for fact in some[:t]]
         for edit in edits:
             edit.apply(lm)
-        plain = measure(lm, some[:t], SMALL, before[:t])
+        measured = measure(lm, some[:t], SMALL, before[:t])
         for edit in edits:
             edit.revert(lm)
         assert "perplexity_drift" in point["metrics"]
         for key, values in point["metrics"].items():
             if key != "score":
-                expected = sum(found.values[key] for found in plain) / t
+                expected = sum(found.values[key] for found in measured) / t
                 assert values["after"] == pytest.approx(expected, abs=1e-4), key
         total: Tensor = sum(edit.delta(1) for edit in edits)  # type: ignore[assignment]
         assert point["norm"] == pytest.approx(float(total.norm()), rel=1e-4)
