@@ -4,12 +4,13 @@ Of each model and editor the first step tunes on some facts of CounterFact (runs
 and edits other facts with the settings that were found, with the shipped ones, and in the layers of ``layer=auto``.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+import json
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from leaderboard_tables import MODELS
 from options import FILES, OUTPUTS, Data, NotFinishedError, Options, asking, deadline_of, some_of
@@ -33,7 +34,9 @@ KEYS = (
     *("token_accuracy", "free_generation_strict", "paraphrase_free_generation_strict", "perplexity_drift"),
 )
 EVALUATION = ("eval.max_new_tokens=10",)
-SHIPPED, TUNED, TRACED = "as shipped", "tuned", "layer=auto"
+SHIPPED, TUNED, TRACED, BORROWED = "as shipped", "tuned", "layer=auto", "as elsewhere"
+Found: TypeAlias = tuple[dict[str, Any], dict[str, StoredRun]]
+"""An editor's figures on a model, and their runs."""
 options = asking(
     *("--minutes", "--anew", "overrides"),
     models=some_of(MODELS),
@@ -44,6 +47,10 @@ options = asking(
     first=(1800, "facts of the file before those that are tuned on"),
     count=(100, "facts that are tuned on"),
     unseen=(60, "facts after them, which are scored"),
+    settings_of=(
+        "",
+        "a model of the data file, whose tuned settings are scored here; nothing is tuned",
+    ),
     store=OUTPUTS / NAME,
 )
 
@@ -57,19 +64,28 @@ def collect(asked: Options) -> Collected | None:
     )
     found = kept(NAME, asked) or Collected({"models": {}}, {})
     for model, editor in product(models, editors):
-        if (one := of_editor(model, editor, asked, deadline)) is None:
+        newest = newest_runs(model, editor, asked, deadline)
+        if asked.settings_of:
+            settings = found.figures["models"][asked.settings_of][editor]["tuning"]["settings"]
+            one = of_borrowed(model, settings, asked, newest)
+        else:
+            one = of_editor(model, editor, asked, newest)
+        if one is None:
             return None
         figures, runs = one
-        found.figures["models"].setdefault(model, {})[editor] = figures
+        kind = "borrowed" if asked.settings_of else "models"
+        name = f"{model} {editor}{f' as {asked.settings_of}' if asked.settings_of else ''}"
+        found.figures.setdefault(kind, {}).setdefault(model, {})[editor] = figures
         mine = {way: how_made(stored) for way, stored in runs.items()}
-        found = replace(found, runs=beside_runs(found.runs, f"{model} {editor}", mine))
+        found = replace(found, runs=beside_runs(found.runs, name, mine))
     return found
 
 
-def of_editor(
-    model: str, editor: str, asked: Options, deadline: float | None
-) -> tuple[dict[str, Any], dict[str, StoredRun]] | None:
-    """An editor's figures on a model, and their runs; None where one that is needed failed."""
+Newest: TypeAlias = Callable[[str, list[str]], StoredRun | None]
+
+
+def newest_runs(model: str, editor: str, asked: Options, deadline: float | None) -> Newest:
+    """Gives the finished run of a way and its overrides, which is run where there is none; None where it fails."""
     store = asked.store.resolve()
     common = [f"editor={editor}", f"mode={asked.mode}", "data=counterfact", f"data.path={asked.file.resolve()}"]
     common += ["data.on_error=skip", f"before={store / 'before'}", *EVALUATION, *asked.overrides]
@@ -83,6 +99,24 @@ def of_editor(
             raise NotFinishedError
         return next(iter(finished(there)), None)
 
+    return newest
+
+
+def of_borrowed(model: str, settings: Mapping[str, Any], asked: Options, newest: Newest) -> Found | None:
+    """What settings that were tuned on another model do on this one; None where a run failed."""
+    unseen = [f"data.offset={asked.first + asked.count}", f"data.limit={asked.unseen}", f"model={model}"]
+    given = [f"editor.{name}={json.dumps(value)}" for name, value in settings.items()]
+    runs = {way: newest(way, [*unseen, *more]) for way, more in ((SHIPPED, []), (BORROWED, given))}
+    scored = {way: one for way, one in runs.items() if one is not None}
+    if scored.keys() != runs.keys():
+        return None
+    first = asked.first + asked.count
+    figures = {"of": asked.settings_of, "settings": dict(settings), **compared(evaluations(scored))}
+    return figures | {"facts": f"facts {first + 1:,} to {first + asked.unseen:,}"}, scored
+
+
+def of_editor(model: str, editor: str, asked: Options, newest: Newest) -> Found | None:
+    """An editor's figures on a model, and their runs; None where one that is needed failed."""
     tuning = [f"data.offset={asked.first}", f"data.limit={asked.count}", f"model={model}"]
     if (found := newest("tuning", [*tuning, "job=tune", f"job.trials={asked.trials}"])) is None:
         return None
@@ -105,9 +139,14 @@ def of_editor(
             "tuned on": f"facts {asked.first + 1:,} to {last_tuned:,} of {asked.file.name}",
             "scored": f"facts {last_tuned + 1:,} to {last_scored:,}",
         },
-        **compared({way: Evaluation(tuple(map(Case.from_dict, one.cases()))) for way, one in scored.items()}),
+        **compared(evaluations(scored)),
     }
     return figures, {"tuning": found, **scored}
+
+
+def evaluations(scored: Mapping[str, StoredRun]) -> dict[str, Evaluation]:
+    """What the runs of some ways measured."""
+    return {way: Evaluation(tuple(map(Case.from_dict, one.cases()))) for way, one in scored.items()}
 
 
 def compared(evaluations: Mapping[str, Evaluation]) -> dict[str, Any]:
@@ -154,7 +193,14 @@ def shown(data: Data) -> dict[str, Any]:
     """What the page shows: a part for each model and editor."""
     digests = data["digest"]["models"]
     parts = [{"model": m, "editor": e, **one, **digests[m]["editors"][e]} for m, e, one in each(data)]
-    return {"parts": parts, "shipped": SHIPPED}
+    others = data["figures"].get("borrowed", {})
+    borrowed = [
+        {"model": m, "editor": e, **others[m][e], **of}
+        for m in MODELS
+        if m in others
+        for e, of in digest(others[m])["editors"].items()
+    ]
+    return {"parts": parts, "shipped": SHIPPED, "borrowed": borrowed, "way": BORROWED}
 
 
 def pictures(data: Data) -> dict[str, Draw]:

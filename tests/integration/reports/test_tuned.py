@@ -45,6 +45,18 @@ def test_a_model_and_an_editor_beside_others(
     assert set(found["tests"]) == {tuned.TUNED}
     assert {case["n"] for case in found["tests"][tuned.TUNED].values()} == {4}
     assert "editor.layer=auto" in runs[-1]
+    found["tuning"]["settings"] = {"value.steps": 3}
+    pages.write_json(tmp_path / "docs" / "data" / "tuned.json", data)
+    borrowed = ["--settings-of", "own", *facts, *own, *small[1:], "data.schema=auto"]
+    tuned.REPORT.main(["collect", *place, "--editors", "rome", *borrowed])
+    assert "editor.value.steps=3" in runs[-1]
+    data = pages.read_data("tuned", tmp_path / "docs")
+    assert data["figures"]["models"] == models
+    [part] = tuned.shown({**data, "digest": {"models": {name: tuned.digest(of) for name, of in models.items()}}})[
+        "borrowed"
+    ]
+    assert (part["of"], part["settings"], part["facts"]) == ("own", {"value.steps": 3}, "facts 6 to 9")
+    assert {case["n"] for case in part["tests"][tuned.BORROWED].values()} == {4}
     assert [run for run in data["runs"] if run.startswith("own rome: ")][:2] == [
         "own rome: tuning",
         "own rome: as shipped",

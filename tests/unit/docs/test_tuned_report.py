@@ -86,8 +86,9 @@ def test_of_what_is_collected_again_no_earlier_run_is_named(monkeypatch: pytest.
     earlier: dict[str, Any] = {"smollm2-135m rome: layer=auto": [], "smollm2-135m memit: tuned": []}
     monkeypatch.setattr(tuned, "kept", lambda *_: Collected({"models": {}}, earlier, ("before",)))
     monkeypatch.setattr(tuned, "deadline_of", lambda _: None)
+    monkeypatch.setattr(tuned, "newest_runs", lambda *_: None)
     monkeypatch.setattr(tuned, "of_editor", lambda *_: ({}, {}))
-    found = tuned.collect(Namespace(models="smollm2-135m", editors="rome"))
+    found = tuned.collect(Namespace(models="smollm2-135m", editors="rome", settings_of=""))
     assert found is not None
     assert found.earlier == ("before",)
     assert [*found.runs] == ["smollm2-135m memit: tuned"]
@@ -100,5 +101,6 @@ def test_runs_of_other_settings_lie_elsewhere(tmp_path: Path, monkeypatch: pytes
     sizes = {"first": 0, "unseen": 2, "trials": 2, "mode": "batch", "overrides": []}
     for count in (3, 4, 3):
         asked = Namespace(**sizes, count=count, store=tmp_path, file=Path("facts.json"))
-        assert tuned.of_editor("smollm2-135m", "rome", asked, None) is None
+        newest = tuned.newest_runs("smollm2-135m", "rome", asked, None)
+        assert tuned.of_editor("smollm2-135m", "rome", asked, newest) is None
     assert folders[0] == folders[2] != folders[1]
