@@ -8,7 +8,7 @@ from annotated_types import Ge, Lt
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
 from eval.real_use.settings import RealUse
-from eval.records import RECORD_OF, SIDE_KINDS
+from eval.records import QUESTION_KIND, RECORD_OF, SIDE_KINDS
 
 AFTER_AN_EDIT = frozenset({"harness_folder", "harness_limit", "harness_tasks", "perplexity_sample", "strict"})
 """The settings of what is measured of an edited model alone, or apart from the facts."""
@@ -84,3 +84,9 @@ class EvalSettings:
             raise SettingsError(
                 f"EvalSettings: only: {unknown[0]!r} is no kind of prompt; the kinds are {', '.join(RECORD_OF)}"
             )
+        if QUESTION_KIND in self.only:
+            raise SettingsError(
+                "EvalSettings: only: questions are made of other kinds: name these (prompt, paraphrases), with real_use"
+            )
+        if not self.side_effects and (sides := SIDE_KINDS.intersection(self.only)):
+            raise SettingsError(f"EvalSettings: only: {min(sides)} is measured where side_effects=true; give that, too")

@@ -4,7 +4,6 @@ Geva et al. 2022, "Transformer Feed-Forward Layers Build Predictions by Promotin
 section 5.1 and table 3.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -15,6 +14,7 @@ from rich.table import Table
 from corrigenda import Edit, LanguageModel
 from corrigenda.intervals import interval
 from corrigenda.models.alone import one_thread
+from corrigenda.text.words import Phrases
 from eval.measurement import HeldOut
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
@@ -109,8 +109,8 @@ def has_word_of(words: Collection[str]) -> Property:
     """
     if isinstance(words, str) or not words:
         raise ValueError(f"words={words!r} must be a list of one word or more")
-    pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, sorted(words))) + r")(?!\w)", re.IGNORECASE)
-    return lambda text: float(pattern.search(text) is not None)
+    phrases = Phrases(sorted(words))
+    return lambda text: float(bool(phrases.within(text)))
 
 
 def _steered(

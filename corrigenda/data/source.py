@@ -75,6 +75,8 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
             )
         if config is not None:
             raise ValueError(f"{label}: config={config!r} has no meaning for a file; leave it out")
+        if split not in (None, "train"):
+            raise ValueError(f"{label}: split={split!r} has no meaning for a file, which is read whole; leave it out")
         if path.suffix == ".jsonl":
             return Source(path.stem, label, "line", _jsonl_records(path))
         if path.suffix in (".csv", ".tsv"):

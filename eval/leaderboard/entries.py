@@ -135,6 +135,8 @@ def table_key(run: StoredRun) -> TableKey:
     mode = str(summary["mode"])
     measured = {key: value for key, value in dict(run.config.get("eval") or {}).items() if key not in _UNIMPORTANT}
     measured["definitions"] = definitions_of(run)
+    # A fact with questions about other subjects is scored on more than one without them.
+    measured["other_subjects"] = dict(run.config.get("data") or {}).get("other_subjects") or 0
     return TableKey(
         model=str(summary["model"]),
         data=str(summary["data"]),
@@ -220,6 +222,8 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     if config.get("mode") == "sequential" and isinstance(job, Mapping):
         sequential = dict(job.get("sequential") or {})
         kept["regime"], kept["batch"] = sequential.get("regime"), sequential.get("batch", 1)
+    if isinstance(job, Mapping) and job.get("auto_layer") is not None:  # where the editor's layers are found by it
+        kept["auto_layer"] = job["auto_layer"]
     if isinstance(submission, Mapping):
         kept["by"] = submission.get("by", submission.get("number"))
     return {name: value for name, value in flat(kept).items() if name.rpartition(".")[2] not in ("seed", "_target_")}

@@ -108,8 +108,8 @@ def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """
     title = METRICS.named(NATIVE).title
     for row in rows:
-        cases = list(row.entry.cases.values()) if row.entry is not None else []
-        unedited = [case.before.values for case in cases if case.before is not None]
+        cases = {fact: case for (fact, _), case in row.entry.cases.items()} if row.entry is not None else {}
+        unedited = [case.before.values for case in cases.values() if case.before is not None]
         if known := [values[NATIVE] for values in unedited if NATIVE in values]:
             share = METRICS.named(NATIVE).written.text(fmean(known))
             return (f"{title}, {share} % (n = {len(known)} of {len(unedited)} facts).".capitalize(),)

@@ -153,7 +153,7 @@ def _case(fact: Fact, record: Mapping[str, Any]) -> Case:
 
 def _config(submission: Mapping[str, Any], peer: StoredRun | None) -> dict[str, Any]:
     """The configuration of the run that a submission becomes, but for its number."""
-    of_peer = {} if peer is None else {name: dict(peer.config.get(name) or {}) for name in ("model", "eval")}
+    of_peer = {} if peer is None else {name: dict(peer.config.get(name) or {}) for name in ("model", "eval", "data")}
     return {
         "submission": {name: submission[name] for name in ("by", "url", "machine", "notes") if name in submission},
         "mode": submission.get("mode"),

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.data.requests import ActiveRequests, select_active
+from corrigenda.data.requests import ActiveRequests, reports_together, select_active
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
 from eval.lm_eval.harness import Harness
@@ -134,8 +134,11 @@ class Checkpoints:
             return False
         cases = journal.cases("scored", t)
         if together:
+            first = list(run.facts[:t])
+            of_others = zip(first, reports_together(first, self._active(t)), strict=True)
+            said = {fact.id: {**said.get(fact.id, {}), **report} for fact, report in of_others}
             for case in cases:
-                run.finished(replace(case, edit=said.get(case.fact.id), seconds=journal.made[0] / t))
+                run.finished(replace(case, edit=said[case.fact.id] or None, seconds=journal.made[0] / t))
         journal.add("point", **self._point(cases) | self._harness_scores(t))
         return True
 

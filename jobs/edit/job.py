@@ -1,6 +1,7 @@
 """``job=edit``: edits facts and scores the edits, unless the store has that run already."""
 
 import dataclasses
+import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,16 @@ from eval.protocols.curves import draw_curve
 from jobs.edit.terminal import Progress, print_run
 from jobs.shared import job
 from jobs.shared.auto_layer import AutoLayerSettings, locate_layers
-from jobs.shared.base import begin, begin_tracker, interruptible, kept_before, load_model, read_beside, say
+from jobs.shared.base import (
+    begin,
+    begin_tracker,
+    interruptible,
+    kept_before,
+    load_model,
+    override_names,
+    read_beside,
+    say,
+)
 from jobs.shared.data import LocalitySettings, fixed_locality, read_data
 from jobs.shared.errors import RunFailedError
 from jobs.shared.logs import log_to
@@ -154,6 +164,19 @@ def _check(config: DictConfig) -> None:
         if editor.get(field) == "auto":
             del editor[field]  # the default, until the layers are found
     instantiate_editor(editor)
+    _warn_of_idle(config)
+
+
+def _warn_of_idle(config: DictConfig) -> None:
+    """Warns of settings on the command line that change nothing here."""
+    once, no_auto = config.mode != "sequential", "auto" not in (config.editor.get("layer"), config.editor.get("layers"))
+    idle = {
+        **({"job.sequential": f"mode={config.mode}", "job.locality": f"mode={config.mode}"} if once else {}),
+        **({"job.auto_layer": "an editor whose layers are given"} if no_auto else {}),
+    }
+    for name in override_names():
+        if why := idle.get(".".join(name.split(".")[:2])):
+            logger.warning("%s has no effect with %s", name, why)
 
 
 def _edit(
@@ -246,6 +269,8 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
     if tasks is not None:
         worked_on += files_named(sorted(map(str, expanded(tasks).rglob("*"))))
+    # Beside what the id is of, which is another one where the code is.
+    found["other_inputs"] = hashlib.sha256(worked_on.encode()).hexdigest()[:32]
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
 
 
@@ -263,9 +288,11 @@ def _identify_again(
         ValueError: it works on something else.
     """
     identity = _identity(config, lm, facts, fixed, _code(config))
-    if folder.identity:  # first what nothing can make right: another model, other facts
-        folder.identify(**{name: identity[name] for name in ("model_fingerprint", "data_fingerprint")})
-        folder.go_on_with(**_noted(lm, facts))  # a run of an earlier version has none
+    if begun_with := folder.identity:  # first what nothing can make right: another model, other facts, tokenizer, gate
+        of = ("model_fingerprint", "data_fingerprint", "other_inputs")
+        folder.identify(**{name: identity[name] for name in of if name in begun_with})
+        # A run of an earlier version has not noted these.
+        folder.go_on_with(**_noted(lm, facts), other_inputs=identity["other_inputs"])
     begun = folder.identity.get("code", identity["code"])
     if begun.split("+")[-1] != identity["code"]:
         logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)

@@ -13,6 +13,7 @@ from corrigenda.data import FactSet, read_facts
 from corrigenda.data.other_subjects import with_other_subjects
 from corrigenda.data.parts import overlaps, require_disjoint, take_part
 from corrigenda.data.read import good_facts
+from corrigenda.errors import RecordError
 from corrigenda.runs.records import records_in
 from corrigenda.runs.store import read_run
 from corrigenda.settings.checked import Count, checked
@@ -31,7 +32,7 @@ class LocalitySettings:
     Attributes:
         path: None: the facts after the run's own in the same data; or "embedded", or a file.
         schema: of the file.
-        offset: so many of its records are passed over.
+        offset: so many records are passed over, of the file, or of those after the run's own.
         limit: facts; 0 for none.
     """
 
@@ -99,14 +100,14 @@ def fixed_locality(config: DictConfig) -> list[Fact]:
         logger.warning("there is no fixed locality set: the run edits all facts of its data (job.locality.path=...)")
         return []
     else:
-        data |= {"offset": data["offset"] + data["limit"]}
+        data |= {"offset": data["offset"] + data["limit"] + asked.offset}
     forbidden = [] if data.get("disjoint_from") is None else _facts_used(data["disjoint_from"])
     window = asked.limit
     while True:
         try:
             found = list(_facts({**data, "limit": window}))
         except ValueError as error:
-            if asked.path is not None:
+            if asked.path is not None or isinstance(error, RecordError):
                 raise
             logger.warning("the fixed locality set is empty: %s", error)  # most likely no record follows the run's own
             return []

@@ -65,7 +65,7 @@ class Corrections:
             return self._facts
 
     def put(self, fact: Fact, place: str | None = None) -> None:
-        """Adds a fact; or puts it in the place of the one with an id, of which it keeps the id and what else it had.
+        """Adds a fact; or puts it in the place of the one with an id, of which it keeps the id and what is still true.
 
         Raises:
             LookupError: there is no fact of that id.
@@ -75,7 +75,12 @@ class Corrections:
             if place is None:
                 return [*facts, _named(fact, facts)]
             there = _place(facts, place)
-            kept = {name: value for name, value in facts[there].to_dict().items() if name not in _WRITTEN}
+            gone = {
+                *_WRITTEN,
+                *(_OF_THE_ANSWER if fact.target_new != facts[there].target_new else ()),
+                *(_OF_THE_PROMPT if fact.statement != facts[there].statement else ()),
+            }
+            kept = {name: value for name, value in facts[there].to_dict().items() if name not in gone}
             facts[there] = Fact.from_dict(kept | {k: v for k, v in fact.to_dict().items() if k in _WRITTEN})
             return facts
 
@@ -129,6 +134,10 @@ class Corrections:
 
 _WRITTEN = ("subject", "prompt", "target_new", "target_true", "paraphrases", "neighbourhood")
 """What a person writes down of a fact (`fact_of`)."""
+_OF_THE_ANSWER = ("aliases", "portability", "reversals")
+"""What is not true of another answer: its spellings, what follows from it, and what names it."""
+_OF_THE_PROMPT = ("relation", "frames", "negations", "reversals", "same_subject")
+"""What is not true of another subject or prompt."""
 
 
 def _place(facts: Sequence[Fact], place: str) -> int:

@@ -75,7 +75,7 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
         ]
         yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
     yield ""
-    yield "A value below 0 is by how many nats the perplexity drift is above its bound."
+    yield "A value below 0 is by how much bounds are missed, in all: nats of perplexity drift, and shares below floors."
     yield ""
     yield "Later runs take the settings by"
     yield ""

@@ -124,6 +124,22 @@ def test_a_refused_resume_changes_nothing(home: Path, undisturbed: Path) -> None
     assert (now.keys(), now["schema"], now["dtype"]) == (noted.keys(), "plain", "float32")
 
 
+def test_other_code_hides_no_other_input(home: Path, undisturbed: Path) -> None:
+    """The id is another with the code; what else a run reads is noted beside it."""
+    folder = home / "other_code"
+    shutil.copytree(undisturbed, folder)
+    cut_short(folder, 9)
+    noted = json.loads((folder / "identity.json").read_text())
+    (folder / "identity.json").write_text(json.dumps(noted | {"code": "another", "other_inputs": "another"}))
+    assert "begun with another other_inputs (another, now" in run(home, f"resume={folder}", succeeds=False)
+
+
+def test_settings_without_effect_are_named(home: Path, undisturbed: Path) -> None:
+    said = run(home, *SMALL_EDITOR, "data.limit=1", "job.sequential.batch=7", "job.auto_layer.layers=2", "eval.seed=3")
+    assert "job.sequential.batch has no effect with mode=single" in said
+    assert "job.auto_layer.layers has no effect with an editor whose layers are given" in said
+
+
 def test_runs_of_all_editors_share_what_the_unedited_model_does(home: Path, undisturbed: Path) -> None:
     kept = home / "cache" / "before"
     names = {path.name for path in kept.iterdir()}

@@ -345,3 +345,7 @@ def test_only_some_kinds_of_prompts_can_be_measured() -> None:
     assert not [key for key in some.values if key.startswith("paraphrase")]
     with pytest.raises(SettingsError, match="only: 'paraphrase' is no kind of prompt; the kinds are prompt, para"):
         EvalSettings(only=("paraphrase",))
+    with pytest.raises(SettingsError, match="only: questions are made of other kinds"):
+        EvalSettings(only=("questions",), side_effects=True)
+    with pytest.raises(SettingsError, match="only: negations is measured where side_effects=true"):
+        EvalSettings(only=("prompt", "negations"))

@@ -35,8 +35,8 @@ def test_figures_by_hand() -> None:
 
 
 def test_words_are_whole_ones() -> None:
-    has = has_word_of(["bad", "c++"])
-    assert [has(text) for text in ("A BAD day", "badly", "in c++.", "")] == [1, 0, 1, 0]
+    has = has_word_of(["bad", "c++", "东京"])
+    assert [has(text) for text in ("A BAD day", "badly", "in c++.", "", "我住在东京")] == [1, 0, 1, 0, 1]
 
 
 def test_what_cannot_be_reported() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from corrigenda.errors import RecordError
 from jobs.shared.data import fixed_locality, read_data
 
 SUBJECTS = ["red", "blue", "seven", "north", "river", "tower", "green", "nine"]
@@ -56,6 +57,17 @@ def test_a_run_of_all_facts_says_that_it_has_no_such_set(tmp_path: Path, caplog:
         assert "there is no fixed locality set: the run edits all facts" in caplog.text
         assert fixed_locality(configuration(facts, None)) == []
         assert "the fixed locality set is empty" in caplog.text
+
+
+def test_the_set_begins_further_on_and_a_bad_record_of_it_is_an_error(tmp_path: Path) -> None:
+    facts = write(tmp_path / "facts.jsonl", list(range(8)))
+    config = configuration(facts, None, offset=2)
+    assert [fact.id for fact in fixed_locality(config)] == ["fact-4", "fact-5", "fact-6"]
+    with Path(facts).open("a") as file:
+        file.write('{"subject": "red"}\n')
+    config.job.locality.offset = 4
+    with pytest.raises(RecordError, match=r"facts\.jsonl, line 9"):
+        fixed_locality(config)
 
 
 def test_other_orders_are_of_the_same_facts(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any], list[str]]] = [
     ("schema-list", {"schema": ["plain"]}, ["schema must be a text, got list"]),
     ("split-number", {"split": 5}, ["split must be a text, got int 5"]),
     ("config-of-a-file", {"config": "x"}, ["config='x' has no meaning for a file"]),
+    ("split-of-a-file", {"split": "test"}, ["split='test' has no meaning for a file"]),
     ("on-error", {"on_error": "ignore"}, ["on_error must be 'raise' or 'skip', got 'ignore'"]),
     ("source-null", {"source": None}, ["source must be a path or a text, got NoneType None"]),
     ("source-number", {"source": 5}, ["source must be a path or a text, got int 5"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from leaderboard_parts import only_board, times
 
 from corrigenda.runs.folder import RunFolder
@@ -227,6 +228,23 @@ def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run
     assert "perplexity_drift" not in tested
     [note] = [note for note in board.notes if "wrecked: some edits left the model without numbers" in note]
     assert "the figures for perplexity drift are of the others" in note
+
+
+@pytest.mark.parametrize(
+    ("group", "more", "tables", "rows"),
+    [("data", {"other_subjects": 5}, 2, 1), ("job", {"name": "edit", "auto_layer": {"layers": 5}}, 1, 2)],
+)
+def test_what_else_tells_tables_and_rows_apart(
+    tmp_path: Path, make_run: Any, group: str, more: dict[str, Any], tables: int, rows: int
+) -> None:
+    """Facts that are asked about other subjects, too; and layers that were found in another way."""
+    settings = {"layer": "auto"}
+    make_run("rome", [True] * 40, settings=settings)
+    path = make_run("rome", [True] * 40, settings=settings, name="other") / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(config | {group: config.get(group, {}) | more}))
+    boards = leaderboard(Store(tmp_path / "outputs").runs()).boards
+    assert [len([row for row in board.rows if row.entry]) for board in boards] == [rows] * tables
 
 
 def test_of_runs_that_are_the_same_the_newest_counts(tmp_path: Path, make_run: Any) -> None:

@@ -159,15 +159,16 @@ def test_a_comparison_says_how_many_facts_it_needs(tmp_path: Path, make_run: Any
 
 
 def test_what_the_unedited_model_says_itself_stands_above_the_table(tmp_path: Path, make_run: Any) -> None:
+    make_run("rome", share(36), seed=1)
     path = make_run("rome", share(36))
     board = only_board(tmp_path)
     [row] = [row for row in board.rows if row.entry is not None]
     assert row.entry is not None
-    for number, case in enumerate(row.entry.cases.values()):
+    for number, case in enumerate(row.entry.cases.values()):  # of 40 facts, by two seeds
         assert case.before is not None
         case.before.values.pop("native_consistency", None)
-        if number < 4:
-            case.before.values["native_consistency"] = float(number == 0)
+        if number % 40 < 4:
+            case.before.values["native_consistency"] = float(number % 40 == 0)
     [head] = heads_of([row])
     assert head.endswith("says, 25.0 % (n = 4 of 40 facts).")
     view = leaderboard_view(leaderboard(Store(path.parent).runs()), tmp_path)

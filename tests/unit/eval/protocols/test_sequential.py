@@ -85,6 +85,13 @@ def test_together_edits_all_so_far_from_the_clean_model(by_notes: LanguageModel,
     assert [case.after.values["perplexity_drift"] for case in run.run.evaluation.cases] == [1, 1, 2, 2, 2, 2.5]
 
 
+def test_what_was_left_out_of_an_edit_of_all_is_in_no_metric(by_notes: LanguageModel, tmp_path: Path) -> None:
+    some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"))
+    run = go(by_notes, some, Notes(), tmp_path, SequentialSettings(checkpoints=(3,), regime="together"))
+    assert run.run.evaluation.metrics["token_accuracy"]["n"] == 2
+    assert run.run.cases[some[0].id].edit == {"superseded_by": some[2].id}
+
+
 def test_contradictions_and_repetitions(by_notes: LanguageModel, tmp_path: Path) -> None:
     some = facts(("Ben", "Rome"), ("red", "Rome"), ("Ben", "Paris"), ("Ben", "Paris"))
     editor = Notes()

@@ -66,11 +66,18 @@ def test_added_changed_removed_put_back(corrections: Corrections, path: Path) ->
 
 
 def test_a_change_keeps_what_the_page_does_not_show(path: Path) -> None:
-    path.write_text('{"id": "a", "subject": "x", "prompt": "{} is", "target_new": "y", "aliases": ["why"]}\n')
+    more = '"aliases": ["why"], "relation": "P1", "generation": ["{} goes on"]'
+    path.write_text(f'{{"id": "a", "subject": "x", "prompt": "{{}} is", "target_new": "y", {more}}}\n')
     corrections = Corrections(path)
-    corrections.put(fact_of("x is", "x", "z"), "a")
-    [fact] = on_disk(path)
-    assert (fact.id, fact.target_new, fact.aliases) == ("a", "z", ("why",))
+    for statement, answer, aliases, relation in (
+        ("x is", "y", ("why",), "P1"),
+        ("x is", "z", (), "P1"),  # of the other answer it is no spelling
+        ("x was", "z", (), None),
+    ):
+        corrections.put(fact_of(statement, "x", answer), "a")
+        [fact] = on_disk(path)
+        assert (fact.id, fact.target_new, fact.aliases, fact.relation) == ("a", answer, aliases, relation)
+        assert fact.generation == ("x goes on",)
 
 
 def test_what_another_program_wrote_is_seen(corrections: Corrections, path: Path) -> None:
