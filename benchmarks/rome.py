@@ -8,8 +8,9 @@ threads are the same, no fact stops early, and the results are compared before t
 
 Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8;
 `operations_ratio` and `operations_ratio_batch` are those of the multiplications in matrix products and attention, which
-is what the times would be if nothing else took any. `ratio_bfloat16` is that of ours with `value.products=bfloat16`,
-whose v* is the same but for rounding: `cosine_bfloat16` says by how much, the worst of the facts.
+is what the times would be if nothing else took any. `ratio_bfloat16` and `ratio_batch_bfloat16` are plain in float32 /
+ours with `value.products=bfloat16`, whose v* is the same but for rounding: `cosine_bfloat16` says by how much, the
+worst of the facts.
 """
 
 import dataclasses
@@ -161,6 +162,7 @@ def main() -> None:
         in_turns(partial(each, settings), partial(each, half), apart, 0.1, "ours, and in bfloat16")
         for each in solved.values()
     ]
+    batch_half_seconds, _ = timed(partial(together, half))
     counts = [(operations(plainly[each], settings), operations(solved[each], settings)) for each in plainly]
     result = {
         **about("rome", lm),
@@ -173,6 +175,7 @@ def main() -> None:
         "ours_seconds_per_fact_batch": batch_seconds / len(facts),
         "ratio_batch": sum(each.plain for each in timings) / batch_seconds,
         "ratio_bfloat16": statistics.median(each.plain / one.ours for each, one in zip(timings, halves, strict=True)),
+        "ratio_batch_bfloat16": sum(each.plain for each in timings) / batch_half_seconds,
         "cosine_bfloat16": 1 - max(each.difference for each in halves),
         "operations_ratio": statistics.median(theirs / mine for theirs, mine in counts),
         "operations_ratio_batch": sum(theirs for theirs, _ in counts) / operations(together, settings),

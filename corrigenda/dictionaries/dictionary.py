@@ -24,7 +24,7 @@ from torch.nn.functional import embedding_bag, linear
 
 from corrigenda.errors import UnsupportedModelError, WrongModelError
 from corrigenda.models.bare import BareModel
-from corrigenda.models.routes import Passage, Routes, attended
+from corrigenda.models.routes import Passage, Routes, attended, by_name
 from corrigenda.models.sites import entering
 from corrigenda.system.files import bytes_of
 
@@ -167,7 +167,7 @@ class FeatureDictionary:
         now: list[Tensor] = []
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tokens, past, mask = attended(args, kwargs, f"{self.name} in an FFN's place")
+            tokens, past, mask = attended(by_name(lm.model, args, kwargs), f"{self.name} in an FFN's place")
             now[:] = [Passage(Routes(), mask, tokens.shape[1], past > 0).place > FIRST]
 
         def change(given: Tensor, output: Tensor) -> Tensor:

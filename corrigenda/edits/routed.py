@@ -25,7 +25,7 @@ from torch import Tensor
 from corrigenda.edits.edit import Editable
 from corrigenda.edits.hooked import HookedEdit, require_range
 from corrigenda.errors import WrongModelError
-from corrigenda.models.routes import MAIN, Activations, Passage, Routes, attended, fitted
+from corrigenda.models.routes import MAIN, Activations, Passage, Routes, attended, by_name, fitted
 from corrigenda.models.sites import entering, leaving
 
 
@@ -210,7 +210,7 @@ def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
                 f"another thread uses {lm.name}, and an edit is applied that is routed by the prompt: run a forward of "
                 "your own inside its lock (with lm.alone: ...), or call generate"
             )
-        now[:] = [_passage(lm.routing.current, by_cache, without_cache, args, kwargs)]
+        now[:] = [_passage(lm.routing.current, by_cache, without_cache, by_name(lm.model, args, kwargs))]
 
     def end(output: Any) -> None:
         # The cache that a forward filled: a later one may go on from it.
@@ -226,11 +226,10 @@ def _passage(
     given: Routes | None,
     by_cache: WeakKeyDictionary[Any, Routes],
     without_cache: list[Tensor],
-    args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Passage:
     """What a forward of the model runs, from the arguments of its call and what its caller says (`given`)."""
-    tokens, past, mask = attended(args, kwargs, "an edit that is routed by the prompt of a row")
+    tokens, past, mask = attended(kwargs, "an edit that is routed by the prompt of a row")
     cache = kwargs.get("past_key_values")
     width = tokens.shape[1]
     if given is not None:

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 Place = int | tuple[int, int]
 """Where one matrix of values is: a layer, or a layer and an expert in it."""
-Mark = tuple[int, int, torch.dtype]
-"""Of a parameter: where its numbers lie, how often they were written, and their precision."""
+Mark = tuple[int, int, torch.dtype, bytes]
+"""Of a parameter: where its numbers lie, how often they were written, their precision, and some of them.
+
+What is written through ``.data``, as PEFT's merge does, counts as no writing.
+"""
 
 
 class BareModel:
@@ -254,7 +257,7 @@ class BareModel:
     def _taken_marks(self) -> dict[str, Mark]:
         """By parameter what changes when somebody writes into it, or puts another in its place."""
         return {
-            name: (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, tensor.dtype)
+            name: (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version, tensor.dtype, _sample(tensor))
             for name, tensor in self.model.named_parameters()
         }
 
@@ -314,6 +317,14 @@ class BareModel:
 def first_line(text: str) -> str:
     """A text up to its first line break."""
     return text.partition("\n")[0]
+
+
+def _sample(tensor: torch.Tensor) -> bytes:
+    """Some 256 of a tensor's numbers, from end to end; none where it has none yet."""
+    if tensor.is_meta:
+        return b""
+    numbers = tensor.detach().reshape(-1)
+    return bytes(numbers[:: max(1, len(numbers) // 256)].cpu().contiguous().view(torch.uint8).numpy())
 
 
 def changed_by_hand(model: str, parameters: Collection[str]) -> WrongModelError:

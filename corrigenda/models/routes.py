@@ -5,6 +5,7 @@ Kept below the edits, so that forwards can carry it without knowing what an edit
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MAIN = -1
 """The route of a row that the model answers by itself."""
@@ -40,13 +41,19 @@ class Routes:
         return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
 
 
-def attended(args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> tuple[Tensor, int, Tensor]:
+def by_name(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a model's forward by their names: those given by position, too."""
+    given = inspect.signature(model.forward).bind_partial(*args).arguments if args else {}
+    return {**given, **kwargs}
+
+
+def attended(kwargs: Mapping[str, Any], what: str) -> tuple[Tensor, int, Tensor]:
     """What a forward of a model is called with: its tokens or embeddings, the size of its cache, and the mask of both.
 
     Raises ValueError: a row holds several texts (`what` asks for each in a row of its own); or the attention mask is
     not (batch, position).
     """
-    tokens = next(found for found in (*args[:1], *map(kwargs.get, ("input_ids", "inputs_embeds"))) if found is not None)
+    tokens = next(found for found in map(kwargs.get, ("input_ids", "inputs_embeds")) if found is not None)
     cache, mask, places = map(kwargs.get, ("past_key_values", "attention_mask", "position_ids"))
     restarts = mask is None and places is not None and places.ndim == 2 and bool((places.diff(dim=1) != 1).any())
     if restarts or kwargs.get("cu_seq_lens_q") is not None:

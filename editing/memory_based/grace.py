@@ -37,6 +37,11 @@ ROUNDING = 1e-5
 """By this share of its length a key may be another where its prompt is run among others."""
 
 
+def slack(key: Tensor, dtype: torch.dtype) -> float:
+    """By how much a key may be another where its prompt is run among others, in a model of a precision."""
+    return max(ROUNDING, 4 * torch.finfo(dtype).eps) * float(key.norm())
+
+
 @dataclass(frozen=True, eq=False)
 class GraceState(EditorState):
     """What GRACE goes on from, besides the codebook: each entry's answer, and each fact's entry (None: refused)."""
@@ -176,9 +181,9 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             radius, others = book.radius, None
         elif book.labels[entry] == label:
             figures["rule"] = "expanded"
-            radius, others = max(float(book.radii[entry]), distance + ROUNDING * float(key.norm())), None
+            radius, others = max(float(book.radii[entry]), distance + slack(key, side.lm.dtype)), None
             start = book.values[entry]
-        elif distance <= ROUNDING * float(key.norm()):
+        elif distance <= slack(key, side.lm.dtype):
             figures["rule"] = "replaced"
             radius, others = float(book.radii[entry]), None
             start = book.values[entry]

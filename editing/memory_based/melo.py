@@ -21,7 +21,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, checked
 from editing.editor import EditRefusedError, require_targets
-from editing.memory_based.grace import ROUNDING, usual_distance
+from editing.memory_based.grace import slack, usual_distance
 from editing.registry import register
 from editing.shared.entries import label_of
 from editing.shared.epochs import in_epochs
@@ -126,7 +126,7 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
             rows = side.run([target_rows(lm, fact) for fact in facts])
             rows.require_ordinary(facts)
             radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
-            clusters = Clusters(radius, own, labels)
+            clusters = Clusters(radius, own, labels, lm.dtype)
             factors: list[tuple[Tensor, Tensor]] = [] if own is None else [*zip(own.left, own.right, strict=True)]
             figures: list[dict[str, Any]] = []
             for begin in range(0, len(facts), self.per_block):
@@ -172,8 +172,10 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
 class Clusters:
     """The clusters while facts are added to them, on the CPU: those of an earlier edit with their answers, or none."""
 
-    def __init__(self, radius: float, previous: BlocksEdit | None, labels: Sequence[str]) -> None:
-        self.radius, self.labels = radius, list(labels)
+    def __init__(
+        self, radius: float, previous: BlocksEdit | None, labels: Sequence[str], dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.radius, self.labels, self.dtype = radius, list(labels), dtype
         self.members: list[list[tuple[Tensor, int]]] = [[] for _ in labels]
         self.centres: list[Tensor] = [] if previous is None else list(previous.centres)
         self.radii: list[float] = [] if previous is None else previous.radii.tolist()
@@ -197,8 +199,8 @@ class Clusters:
             keys = torch.stack([member for member, _ in self.members[nearest]])
             self.centres[nearest] = keys.mean(0)
             farthest = float((keys - keys.mean(0)).norm(dim=1).max())
-            self.radii[nearest] = max(farthest + ROUNDING * float(key.norm()), self.radius)
-        elif distance <= ROUNDING * float(key.norm()):
+            self.radii[nearest] = max(farthest + slack(key, self.dtype), self.radius)
+        elif distance <= slack(key, self.dtype):
             rule = "replaced"
             self.members[nearest], self.centres[nearest], self.labels[nearest] = [(key, block)], key, label
         else:

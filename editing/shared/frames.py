@@ -25,8 +25,9 @@ from corrigenda.settings.checked import Count, checked
 class Frames:
     """Which frames a fact has.
 
-    Its own (`Fact.frames`) come first, then the forms of the relation that it names or whose form its prompt is. A form
-    that a paraphrase of the fact has too is left out, since paraphrases are scored.
+    Its own (`Fact.frames`) come first, then the forms of the relation whose form its prompt is, else of the one that it
+    names; none where that is several (a Wikidata id may be of a relation and its inverse). A form that a paraphrase of
+    the fact has too is left out, since paraphrases are scored.
 
     Attributes:
         number: so many for a fact at most; 0 for none.
@@ -43,8 +44,12 @@ class Frames:
         if not self.number:
             return ()
         known = relations_of(fact, None if self.file is None else relations_in(self.file))
-        likely = sorted(known, key=lambda one: fact.prompt not in one.forms)  # several kinds may share a Wikidata id
-        forms = [form for one in likely for form in one.forms if not fact.scores(form)]
+        # Several kinds may share a Wikidata id, even a relation and its inverse: the prompt says which is meant.
+        if asked := [one for one in known if fact.prompt in one.forms]:
+            known = tuple(asked)
+        elif len({(one.kind, one.answer) for one in known}) > 1:
+            known = ()
+        forms = [form for one in known for form in one.forms if not fact.scores(form)]
         found = dict.fromkeys(form for form in (*fact.frames, *forms) if form != fact.prompt)
         return tuple(found)[: self.number]
 

@@ -112,12 +112,9 @@ def write_tuned(
     written, too, with those that the command line `named`. `told` says how, for a comment. Raises FileExistsError: the
     file is of another model.
     """
-    from corrigenda.models.embedded import EMBEDDED  # torch is imported there
-
     path = folder / "model" / f"{name}.yaml"
     place = expanded(str(model.name))
-    # A model that comes with its own file has settings for other editors there.
-    found: dict[str, Any] = {"defaults": [str(model.name) if str(model.name) in EMBEDDED else "own", "_self_"]}
+    found: dict[str, Any] = {"defaults": ["own", "_self_"]}
     plain: Any = OmegaConf.to_container(model)
     kept = {key: plain[key] for key in ("dtype", "revision", "trust_remote_code") if key in plain}  # not this machine's
     found |= kept | {"name": str(place.resolve()) if place.exists() else model.name, KEY: {}}

@@ -108,7 +108,7 @@ class Learner:
     def result(self) -> tuple[Tensor, Tensor, WiseState]:
         """See `Memories.result`."""
         scores = [self.reports[number]["score"] for number in self.memories.held]
-        return self.memories.result(sum("contradicts" in report for report in self.reports), scores)
+        return self.memories.result(sum("contradicts" in report for report in self.reports), scores, self.side.lm.dtype)
 
     def _refuse(self, number: int, why: str) -> None:
         self.reports[number]["refused"] = why

@@ -15,6 +15,11 @@ ROUNDING = 1e-4
 """The share by which an epsilon at the lowest fact's score lies below it, so that rounding does not shut it out."""
 
 
+def rounding(dtype: torch.dtype) -> float:
+    """`ROUNDING`, or what a model in 16 bits needs: there a prompt that is run among others has another score."""
+    return max(ROUNDING, torch.finfo(dtype).eps / 2)
+
+
 @dataclass(frozen=True)
 class Margins:
     """The margin loss (WISE, eq. 5) and its three margins, in units of D."""
@@ -75,18 +80,19 @@ def high_score(theta: Tensor, prompts: Sequence[Tensor]) -> float:
     return float(prompt_scores(theta, prompts).quantile(0.99)) if prompts else 0.0
 
 
-def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float) -> Tensor:
+def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float, share: float = ROUNDING) -> Tensor:
     """Epsilon of each side memory, (memory,), between its facts and the unrelated prompts; `Wise` says the rule.
 
     All are (memory,): the smallest D of its facts (infinite without facts), the highest D of unrelated prompts that
-    have nothing in common with the facts (`far`), and that have their form (`near`).
+    have nothing in common with the facts (`far`), and that have their form (`near`). It lies at least a share below the
+    lowest.
     """
     beyond = margin * lowest
-    halfway = (torch.minimum(far, lowest * (1 - ROUNDING)) + lowest) / 2
+    halfway = (torch.minimum(far, lowest * (1 - share)) + lowest) / 2
     among = torch.where(near > beyond, (beyond + lowest) / 2, beyond)
     return torch.maximum(halfway, among)
 
 
-def threshold_smallest(lowest: Tensor) -> Tensor:
-    """Epsilon from the smallest D of the facts, (memory,): less `ROUNDING`, as D has to be above epsilon."""
-    return lowest * (1 - ROUNDING)
+def threshold_smallest(lowest: Tensor, share: float) -> Tensor:
+    """Epsilon from the smallest D of the facts, (memory,): less a share of it, as D has to be above epsilon."""
+    return lowest * (1 - share)

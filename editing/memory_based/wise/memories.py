@@ -12,7 +12,14 @@ from corrigenda import Fact
 from corrigenda.data.requests import Request
 from editing.editor import EditRefusedError
 from editing.memory_based.wise.coordinates import Coordinates
-from editing.memory_based.wise.margins import Margins, high_score, prompt_scores, threshold_between, threshold_smallest
+from editing.memory_based.wise.margins import (
+    Margins,
+    high_score,
+    prompt_scores,
+    rounding,
+    threshold_between,
+    threshold_smallest,
+)
 from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.other_subjects import OtherSubject, not_edited
 from editing.memory_based.wise.settings import WiseSettings
@@ -115,6 +122,8 @@ class Memories:
         superseded: Collection[int],
     ) -> None:
         """Takes facts that were learned, their shard and bare rows, instead of those that they supersede."""
+        while len(self.shards) < shard:  # one whose facts were all refused
+            self.shards.append(torch.zeros_like(theta))
         self.shards[shard : shard + 1] = [theta]
         kept = [place for place, n in enumerate(self.held) if n not in superseded]
         self.held = [self.held[place] for place in kept] + list(numbers)
@@ -170,11 +179,15 @@ class Memories:
         return [self._merged(self.shards[first : first + n]) for first in range(0, len(self.shards), n)]
 
     @torch.no_grad()
-    def result(self, contradictions: int, after_edit: Sequence[float]) -> tuple[Tensor, Tensor, WiseState]:
+    def result(
+        self, contradictions: int, after_edit: Sequence[float], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, WiseState]:
         """V' - V of each side memory, (memory, d_ffn, d_model), epsilon, (memory,), and what to go on from.
 
-        `contradictions` facts contradict an earlier one; `after_edit` is D of each held fact right after its own edit.
+        `contradictions` facts contradict an earlier one; `after_edit` is D of each held fact right after its own edit,
+        and `dtype` the precision of the model.
         """
+        share = rounding(dtype)
         thetas, everything = self.thetas(), self.prompts(range(len(self.rows)))
         scores = torch.stack([prompt_scores(theta, everything).cpu() for theta in thetas])  # (memory, fact)
         shards = [shard for n in self.held if (shard := self.shard_of[n]) is not None]
@@ -187,11 +200,11 @@ class Memories:
         near = [m for kind in NEAR for m in kinds.get(kind, ())]
         high_far, high_near = (torch.tensor([high_score(theta, found) for theta in thetas]) for found in (far, near))
         if self.settings.threshold == "between":
-            epsilons = threshold_between(lowest, high_far, high_near, self.settings.margin)
+            epsilons = threshold_between(lowest, high_far, high_near, self.settings.margin, share)
         elif self.settings.threshold == "smallest":
-            epsilons = threshold_smallest(lowest)
+            epsilons = threshold_smallest(lowest, share)
         else:
-            epsilons = threshold_smallest(none.scatter_reduce(0, memories, torch.tensor(after_edit), "amin"))
+            epsilons = threshold_smallest(none.scatter_reduce(0, memories, torch.tensor(after_edit), "amin"), share)
         state = WiseState(
             torch.stack(self.shards).cpu(),
             self.rows,

@@ -3,13 +3,9 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from scripts import ROOT
 
 from corrigenda.errors import SettingsError
-from corrigenda.settings.configuration import configuration as settings_of
-from editing.registry import EDITORS
 from jobs.shared.tuned import take_tuned, tuned_name, write_tuned
 
 MODEL = {"name": "some/model", "dtype": "bfloat16", "device": "cpu", "revision": None, "trust_remote_code": False}
@@ -89,21 +85,6 @@ def test_the_file(tmp_path: Path) -> None:
     other = OmegaConf.create(MODEL | {"name": "another/model"})
     with pytest.raises(FileExistsError, match=r"is of the model some/model; give job\.model= another name"):
         write_tuned(tmp_path, "mine", other, rome, "rome", {}, facts, "")
-    shipped = OmegaConf.create(MODEL | {"name": "qwen2.5-coder-0.5b"})  # whose own file has settings for emmet
-    path = write_tuned(tmp_path, "shipped", shipped, rome, "rome", {}, facts, "")
-    assert yaml.safe_load(path.read_text())["defaults"] == ["qwen2.5-coder-0.5b", "_self_"]
-
-
-def test_settings_that_ship_with_a_model_fit_their_editors() -> None:
-    for path in (ROOT / "conf" / "model").glob("*.yaml"):
-        shipped = yaml.safe_load(path.read_text()).get("tuned", {})
-        for choice, entry in shipped.items():
-            editor = OmegaConf.create(settings_of(EDITORS[choice]))
-            config = OmegaConf.create({"model": {"tuned": shipped}, "editor": editor, "data": {}, "seed": 0})
-            take_tuned(config, choice, [])
-            made = instantiate(config.editor)
-            assert {name: OmegaConf.select(config.editor, name) for name in entry["settings"]} == entry["settings"]
-            assert type(made) is EDITORS[choice]
 
 
 def test_names() -> None:

@@ -1,6 +1,7 @@
 """An edit that is routed by the prompt, under transformers' own generate and forwards by hand."""
 
 import copy
+import inspect
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -53,6 +54,19 @@ def continued(lm: LanguageModel, prompts: list[str] = PROMPTS, **settings: Any) 
     plain = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     rows = lm.model.generate(**given, **(plain | settings))
     return [row[given["input_ids"].shape[1] :].tolist() for row in rows]
+
+
+def test_arguments_by_position(lm: LanguageModel) -> None:
+    """Padding behind a prompt is none of it, also where the mask is given by its place."""
+    rows = [lm.tokens(prompt) for prompt in PROMPTS]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    places = list(inspect.signature(lm.model.forward).parameters)
+    before = [None] * (places.index("attention_mask") - 1)
+    with codebook(lm).applied(lm), torch.no_grad():
+        named = lm.model(input_ids=ids, attention_mask=mask).logits
+        assert torch.equal(lm.model(ids, *before, mask).logits, named)
 
 
 def test_with_and_without_a_cache(lm: LanguageModel) -> None:

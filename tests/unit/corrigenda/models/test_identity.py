@@ -45,16 +45,17 @@ def test_what_changes_no_answer_changes_no_key(lm: LanguageModel, what: str) -> 
     assert again(lm, SAME[what]).cache_key == lm.cache_key
 
 
+@pytest.mark.parametrize("through_data", [False, True])
 @pytest.mark.parametrize("part", ["attention", "values"])
 def test_weights_that_were_changed_by_hand_take_nothing_from_the_disk_and_leave_nothing(
-    lm: LanguageModel, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lm: LanguageModel, part: str, through_data: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path))
     kept = second_moment(lm, 1, TEXT).matrix
     weight = lm.memory(0).weight if part == "values" else lm.model.model.layers[0].self_attn.q_proj.weight
     held = weight.detach().clone()
     with torch.no_grad():
-        weight.mul_(2.0)
+        (weight.data if through_data else weight).mul_(2.0)
     files = sorted(tmp_path.rglob("*"))
     for layer in (1, 2):
         with pytest.raises(WrongModelError, match="changed by hand since its fingerprint was taken"):

@@ -43,6 +43,21 @@ def test_the_radius_is_at_least_r0() -> None:
     assert clusters.radii == [1.0]  # members are 0.25 from the centre
 
 
+def test_in_16_bits_the_border_is_as_wide_as_rounding() -> None:
+    """There a key comes out otherwise by a percent where its prompt runs beside longer ones."""
+    key, other = torch.ones(48), torch.ones(48)
+    other[:24] *= 3
+    for dtype, width in ((torch.float32, 1e-5), (torch.bfloat16, 1.0 / 32)):
+        clusters = Clusters(0.1, None, (), dtype)
+        for one in (key, key + 0.02):
+            clusters.add(one, 0, "a")
+        centre = clusters.centres[0]
+        assert clusters.radii[0] == pytest.approx(
+            max(0.1, float((key - centre).norm()) + width * float((key + 0.02).norm()))
+        )
+        assert clusters.add(1.01 * centre, 1, "b")["rule"] == ("split" if dtype == torch.float32 else "replaced")
+
+
 def test_a_member_on_the_border_of_its_cluster_lies_in_it() -> None:
     """Its distance is the radius, and another computation of the same sum rounds it to more."""
     draw = torch.Generator().manual_seed(0)

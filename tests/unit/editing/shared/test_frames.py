@@ -39,8 +39,13 @@ def test_own_frames_first_then_forms_of_the_relation() -> None:
     own = dataclasses.replace(BORN, frames=("The cradle of {} stood in", FORMS[2]))
     assert Frames(3).of(own) == (*own.frames, FORMS[1])
     music = Fact("Ada", "The music of {} is", "jazz", relation="P136")
-    [first, *_] = Frames(1).of(music)
-    assert first in next(one for one in relations_of(music) if music.prompt in one.forms).forms
+    [asked] = [one for one in relations_of(music) if music.prompt in one.forms]
+    assert {*Frames(99).of(music)} == {*asked.forms} - {music.prompt}
+    # One id of a relation and its inverse, of which the prompt says the one; and nothing says it.
+    found = Fact("Radium", "{} was discovered by", "Albert Einstein", relation="P61")
+    assert "{} discovered" not in Frames(99).of(found)
+    assert "Who discovered {}?" in Frames(99).of(found)
+    assert Frames(99).of(dataclasses.replace(found, prompt="{}, found by")) == ()
 
 
 def test_a_form_that_is_scored_is_no_frame() -> None:

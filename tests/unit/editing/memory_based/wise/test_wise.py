@@ -20,7 +20,14 @@ from corrigenda.moments.text import Text
 from editing import EditRefusedError, Unrelated
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
-from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss, threshold_between
+from editing.memory_based.wise.margins import (
+    Margins,
+    prompt_scores,
+    rival_loss,
+    rounding,
+    threshold_between,
+    threshold_smallest,
+)
 from editing.memory_based.wise.merging import merge_shards
 from editing.memory_based.wise.settings import CANDIDATES, SHAPING
 from editing.memory_based.wise.unrelated import EVERY, draw_evenly, run_unrelated, unrelated_coefficients
@@ -176,6 +183,17 @@ def test_threshold_by_hand() -> None:
     found = threshold_between(lowest, far, near, 0.8)
     assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
     assert math.isinf(float(found[6]))
+    # In 16 bits a score is another one where its prompt runs among others, and must not fall below.
+    assert rounding(torch.float32) == 1e-4
+    assert threshold_smallest(lowest[:1], rounding(torch.bfloat16)).tolist() == pytest.approx([10 - 10 / 256])
+
+
+def test_a_shard_whose_facts_were_all_refused_keeps_its_place(lm: LanguageModel) -> None:
+    editor = wise(shards=2, edits_per_shard=1)
+    memories = Learner(editor, SideLayer(lm, 2), Coordinates.of(lm, 2, editor), None, ((), ()), FACTS[:2]).memories
+    theta = torch.ones(memories.shape)
+    memories.take([], 1, theta, Rows(), [], ())
+    assert [float(shard.sum()) for shard in memories.shards] == [0.0, float(theta.sum())]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "opt"])
