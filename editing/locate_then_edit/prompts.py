@@ -94,6 +94,10 @@ class Prompts:
             for start, left_out in zip(self.at_start.tolist(), self.outlying.tolist(), strict=True)
         ]
 
+    def left(self, number: int) -> list[int]:
+        """The prefixes of a fact's prompts where an outlier state left others out; else none."""
+        return self.prefix[(self.fact == number) & self.rewriting].tolist() if self.outlying[number] else []
+
     def of_facts(self, facts: Sequence[int]) -> Prompts:
         """The rows of some of the facts, in ascending order."""
         place = torch.full((self.n_facts,), -1, device=self.fact.device)

@@ -99,7 +99,13 @@ class Solving:
         where it was taken from the disk.
         """
         state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
-        entries = [[{n: self._entry(lm, state, fact, n) for n in layers} for fact in batch.facts] for batch in batches]
+        entries = [
+            [
+                {n: self._entry(lm, state, fact, n, batch.prompts.left(place)) for n in layers}
+                for place, fact in enumerate(batch.facts)
+            ]
+            for batch in batches
+        ]
         found = [
             [{n: read(path) if self.keep else None for n, path in paths.items()} for paths in facts]
             for facts in entries
@@ -130,7 +136,7 @@ class Solving:
         found = self.workers.each(lm, work, todo, _named, passed=(EditRefusedError,))
         yield from found if self.note is None else track(found, told, bar=False, total=len(todo))
 
-    def _entry(self, lm: LanguageModel, state: str, fact: Fact, layer: int) -> Path:
+    def _entry(self, lm: LanguageModel, state: str, fact: Fact, layer: int, left: Sequence[int] = ()) -> Path:
         asked: dict[str, Any] = {
             "format": FORMAT,
             "model": state,
@@ -142,6 +148,8 @@ class Solving:
         }
         if forms := self.frames.with_chat(fact, lm.tokenizer):
             asked["frames"] = forms
+        if left:  # by the states after all layers that an editor aims at
+            asked["left"] = list(left)
         if self.position != "subject":
             asked["position"] = self.position
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -166,6 +166,18 @@ def test_a_damaged_entry_is_solved_for_again(lm: LanguageModel, solves: list[int
     assert solves == [1, 1]
 
 
+def test_a_target_of_fewer_contexts_is_another(lm: LanguageModel) -> None:
+    """Which contexts are outliers goes by all layers that an editor aims at."""
+    prompts = build_prompts(lm, FACTS[:1], PREFIXES, VALUE.kl_prompt, VALUE.kl_position)
+    fewer = dataclasses.replace(prompts._rows(prompts.prefix != 1), outlying=torch.ones(1, dtype=torch.long))
+    solving = Solving(PREFIXES, VALUE, "ffn", keep=True)
+    of_all, of_fewer, again = (
+        solving.targets(lm, [Batch(FACTS[:1], one)], [1])[0][1] for one in (prompts, fewer, prompts)
+    )
+    assert torch.equal(of_all, again)
+    assert not torch.equal(of_all, of_fewer)
+
+
 def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
     assert not Solved(torch.tensor([1.0, float("nan")]), {}).finite
     assert not Solved(torch.ones(2), {"loss": float("nan")}).finite
