@@ -47,10 +47,7 @@ options = asking(
     first=(1800, "facts of the file before those that are tuned on"),
     count=(100, "facts that are tuned on"),
     unseen=(60, "facts after them, which are scored"),
-    settings_of=(
-        "",
-        "a model of the data file, whose tuned settings are scored here; nothing is tuned",
-    ),
+    settings_of=("", "a model of the data file, whose tuned settings are scored here; nothing is tuned"),
     store=OUTPUTS / NAME,
 )
 
@@ -66,8 +63,9 @@ def collect(asked: Options) -> Collected | None:
     for model, editor in product(models, editors):
         newest = newest_runs(model, editor, asked, deadline)
         if asked.settings_of:
-            settings = found.figures["models"][asked.settings_of][editor]["tuning"]["settings"]
-            one = of_borrowed(model, settings, asked, newest)
+            if editor not in (there := found.figures["models"].get(asked.settings_of, {})):
+                raise SystemExit(f"--settings-of {asked.settings_of}: the data file has no tuning of {editor} on it")
+            one = of_borrowed(model, there[editor]["tuning"]["settings"], asked, newest)
         else:
             one = of_editor(model, editor, asked, newest)
         if one is None:
