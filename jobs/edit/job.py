@@ -169,11 +169,11 @@ def _check(config: DictConfig) -> None:
 
 def _warn_of_idle(config: DictConfig) -> None:
     """Warns of settings on the command line that change nothing here."""
-    once, no_auto = config.mode != "sequential", "auto" not in (config.editor.get("layer"), config.editor.get("layers"))
-    idle = {
-        **({"job.sequential": f"mode={config.mode}", "job.locality": f"mode={config.mode}"} if once else {}),
-        **({"job.auto_layer": "an editor whose layers are given"} if no_auto else {}),
-    }
+    idle: dict[str, str] = {}
+    if config.mode != "sequential":
+        idle |= dict.fromkeys(("job.sequential", "job.locality"), f"mode={config.mode}")
+    if "auto" not in (config.editor.get("layer"), config.editor.get("layers")):
+        idle["job.auto_layer"] = "an editor whose layers are given"
     for name in override_names():
         if why := idle.get(".".join(name.split(".")[:2])):
             logger.warning("%s has no effect with %s", name, why)
@@ -264,7 +264,8 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     """The run's id and what it is of, as it stands in the store."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
-    found |= _noted(lm, facts)
+    # What tables are told of that a configuration may leave open ("auto").
+    found |= {"schema": facts.schema, "dtype": str(lm.dtype).removeprefix("torch.")}
     worked_on = FactSet(facts.name, tuple(fixed)).fingerprint + found["data_fingerprint"] + read_beside(plain, lm)
     tasks = plain["eval"].get("harness_folder")  # of the harness's own tasks, with whatever they include
     if tasks is not None:
@@ -272,11 +273,6 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list
     # Beside what the id is of, which is another one where the code is.
     found["other_inputs"] = hashlib.sha256(worked_on.encode()).hexdigest()[:32]
     return found | {"id": run_id(plain, worked_on, found["model_fingerprint"], code)}
-
-
-def _noted(lm: LanguageModel, facts: FactSet) -> dict[str, str]:
-    """What tables are told of that a configuration may leave open ("auto")."""
-    return {"schema": facts.schema, "dtype": str(lm.dtype).removeprefix("torch.")}
 
 
 def _identify_again(
@@ -292,7 +288,7 @@ def _identify_again(
         of = ("model_fingerprint", "data_fingerprint", "other_inputs")
         folder.identify(**{name: identity[name] for name in of if name in begun_with})
         # A run of an earlier version has not noted these.
-        folder.go_on_with(**_noted(lm, facts), other_inputs=identity["other_inputs"])
+        folder.go_on_with(**{name: identity[name] for name in ("schema", "dtype", "other_inputs")})
     begun = folder.identity.get("code", identity["code"])
     if begun.split("+")[-1] != identity["code"]:
         logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)
