@@ -36,11 +36,10 @@ def insert(kb: KnowledgeBase, told: Connection, first: int, count: int) -> None:
         told.send(number)
 
 
-def often(kb: KnowledgeBase, told: Connection, count: int) -> None:
-    """Writes the vectors anew that often."""
-    for number in range(count):
+def often(kb: KnowledgeBase, told: Connection) -> None:
+    """Writes the vectors anew, again and again, until a word."""
+    while not told.poll():
         kb.compact()
-        told.send(number)
 
 
 def compact(kb: KnowledgeBase, told: Connection, where: str) -> None:
