@@ -72,7 +72,10 @@ class EvalSettings:
     @property
     def before_an_edit(self) -> dict[str, Any]:
         """By name those that can change what is measured of the unedited model."""
-        return {name: value for name, value in asdict(self).items() if name not in AFTER_AN_EDIT}
+        found = {name: value for name, value in asdict(self).items() if name not in AFTER_AN_EDIT}
+        if self.real_use is not None:
+            found["real_use"]["judge"] = self.real_use.judge.identity
+        return found
 
     def __post_init__(self) -> None:
         if 0 < self.perplexity_windows < 3:

@@ -132,7 +132,11 @@ class Judge:
 
     @cached_property
     def _kept(self) -> Replies:
-        folder = cache_folder() / "verdicts" if self.cache is None else expanded(self.cache)
+        return Replies(cache_folder() / "verdicts" if self.cache is None else expanded(self.cache), self.identity)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its replies depend on; of a model in this process, which is loaded for it, the weights."""
         if self.local is not None:
-            return Replies(folder, {**self._loaded.identity, "max_tokens": self.max_tokens})
-        return Replies(folder, {"url": self.url, **self._asked_with})
+            return {**self._loaded.identity, "max_tokens": self.max_tokens}
+        return {"url": self.url, **self._asked_with} if self.named else {}

@@ -123,20 +123,25 @@ def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, rank
         mark: Literal["best", "behind", ""] = ""
         if row.label == best:
             mark = "best"
-        elif test is not None and test.p_holm < ALPHA:
-            mark = "behind"
+        elif test is not None and _is_behind(test, row.label, column):
+            mark = "behind"  # the best by all its seeds may be behind on those that both have
         cells[name] = Cell(cell.value, cell.before, cell.low, cell.high, cell.n, mark)
     behind = None
     if ranked_by and row in candidates(rows, known[ranked_by], mode):
-        sign = 1 if known[ranked_by].better == "high" else -1
-        better = set()
+        better = set[str]()
         for test in tests:
-            if test.metric == ranked_by and row.label in (test.left, test.right) and test.p_holm < ALPHA:
-                gain = sign * test.comparison.difference * (1 if test.left == row.label else -1)
-                if gain < 0:
-                    better.add(test.right if test.left == row.label else test.left)
+            if test.metric == ranked_by and _is_behind(test, row.label, known[ranked_by]):
+                better |= {test.left, test.right} - {row.label}
         behind = tuple(one.label for one in sorted(rows, key=lambda one: order(one, ranked_by)) if one.label in better)
     return replace(row, cells=cells, behind=behind)
+
+
+def _is_behind(test: Test, label: str, column: Column) -> bool:
+    """Whether a test says that a row of it is worse than the other."""
+    if label not in (test.left, test.right) or test.p_holm >= ALPHA:
+        return False
+    gain = test.comparison.difference * (1 if test.left == label else -1)
+    return (gain if column.better == "high" else -gain) < 0
 
 
 def order(row: Row, ranked_by: str) -> tuple[bool, bool, float, str]:

@@ -38,6 +38,10 @@ def case_problems(record: Mapping[str, Any], known: Mapping[str, Any], wrong: It
             name for name in {*record["fact"], *known["fact"]} if record["fact"].get(name) != known["fact"].get(name)
         )
         yield f"changed fact: {', '.join(different)} differ from the data set's"
+    if whole("before", "held_out") and whole("after", "held_out"):
+        read = [record[state].get("held_out", {}).get("windows") for state in ("before", "after")]
+        if read[0] != read[1]:
+            yield "before.held_out and after.held_out must be of the same windows, or both left out"
     for state in ("before", "after"):
         if not whole(state):
             continue

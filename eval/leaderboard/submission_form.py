@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, Vali
 from pydantic_core import PydanticCustomError
 
 from eval.leaderboard.entries import LARGEST
+from eval.measurement import HeldOut
 from eval.records import LOG_PROBS
 
 SCHEMA = "corrigenda-submission/1"
@@ -157,11 +158,20 @@ PromptRecords = Annotated[
 ]
 
 
+def _windows(value: Any) -> Any:
+    try:
+        HeldOut.from_dict(value)
+    except (KeyError, TypeError, ValueError):
+        raise _wrong("lists of one length, not empty: windows, log_probs, tokens", value) from None
+    return value
+
+
 class State(_Form):
     """What the unedited or the edited model did with a case's prompts."""
 
     prompts: Annotated[dict[str, PromptRecords], _Object] = Field(description="by kind of prompt")
     values: Annotated[dict[str, Number | None], _Object] | None = _OPTIONAL
+    held_out: Annotated[dict[str, Any], BeforeValidator(_windows)] = _OPTIONAL
 
 
 class CaseRecord(_Form):

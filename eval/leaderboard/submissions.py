@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corrigenda import Fact
+from corrigenda.data.requests import reports_together, select_active
 from corrigenda.errors import CorrigendaError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
@@ -98,13 +99,24 @@ def validate(
     if missing:
         listed = ", ".join(map(repr, missing[:5])) + (", ..." if len(missing) > 5 else "")
         problems.append(f"{len(missing)} of the {len(known)} cases are missing: {listed}; a case cannot be left out")
+    # In the data set's order, on which it depends which of two contradicting requests holds.
+    order = {name: place for place, name in enumerate(known)}
+    cases.sort(key=lambda case: order[case.fact.id])
+    if submission["mode"] == "batch":
+        facts = [case.fact for case in cases]
+        said = reports_together(facts, select_active(facts))
+        cases = [replace(case, edit=report or None) for case, report in zip(cases, said, strict=True)]
     if not problems:
-        problems += claim_problems(submission, cases)
+        problems += claim_problems(submission, counted(cases, submission["mode"]))
     if problems:
         raise SubmissionError(source, problems)
-    # In the data set's order, on which it depends which of two contradicting requests of a sequence holds.
-    order = {name: place for place, name in enumerate(known)}
-    return [case.to_dict() for case in sorted(cases, key=lambda case: order[case.fact.id])], peer
+    return [case.to_dict() for case in cases], peer
+
+
+def counted(cases: Sequence[Case], mode: str) -> list[Case]:
+    """The cases that averages are over: but for single edits, those whose request is in force."""
+    chosen = range(len(cases)) if mode == "single" else select_active([case.fact for case in cases]).active
+    return [cases[number] for number in chosen]
 
 
 def _peer(submission: Any, runs: Sequence[StoredRun], form: list[FormProblem], source: str) -> StoredRun:
@@ -193,7 +205,7 @@ def _write(
         for record in records:
             if record["id"] not in done:
                 folder.append(record, name)
-    evaluation = Evaluation(tuple(Case.from_dict(record) for record in cases))
+    evaluation = Evaluation(tuple(counted([Case.from_dict(record) for record in cases], submission["mode"])))
     seconds = [record["seconds"] for record in cases if record["seconds"] is not None]
     folder.finish(
         {

@@ -151,16 +151,20 @@ class _Answer:
         context, wanted = request.args
         wanted = dict(wanted)
         until = wanted.get("until") or []
-        limit = int(wanted.get("max_gen_toks") or MOST_NEW_TOKENS)
+        limit = int(wanted.get("max_gen_toks") or min(MOST_NEW_TOKENS, max_length // 2))
+        if limit >= max_length:
+            raise ValueError(
+                f"a task asks for answers of up to {limit} tokens (max_gen_toks), which leaves no room for a prompt in "
+                f"the {max_length} tokens that {lm.name} reads; take the task out"
+            )
         sampling = {name: wanted[name] for name in ("temperature", "top_p", "top_k") if wanted.get(name) is not None}
         # A temperature of 0 means greedy, whatever else is said.
         sample = bool(wanted.get("do_sample")) and sampling.get("temperature") != 0
-        room = max(1, max_length - limit)
         return cls(
             lm,
-            lm.tokens(context)[-room:],
+            lm.tokens(context)[limit - max_length :],
             [until] if isinstance(until, str) else list(until),
-            min(limit, max_length - 1),
+            limit,
             sampling | {"do_sample": True} if sample else {},
         )
 

@@ -124,7 +124,7 @@ def _metric(
 
 def _about_the_subject(kind: str, where: str, kept: LeaderboardColumn, bleed: LeaderboardColumn) -> tuple[Metric, ...]:
     """Answers kept and bleed on prompts that name the edited subject and are not about the fact."""
-    share = _share("word", kind=kind)
+    share = _share("object", "word", kind=kind)
     return (
         _metric(f"answer_kept_{kind}", f"answers kept: {where}", share, "high", kept, kinds=(kind,)),
         _metric(f"bleed_{kind}", f"bleed: {where}", _bleed(kind), "low", bleed, kinds=(kind,)),

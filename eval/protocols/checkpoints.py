@@ -18,13 +18,13 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data.requests import ActiveRequests, reports_together, select_active
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
-from eval.lm_eval.harness import Harness
+from eval.lm_eval.harness import Harness, Scores
 from eval.measure import measure
 from eval.measurement import HeldOut
 from eval.metrics import METRICS
 from eval.metrics.metric import CurveGroup
 from eval.protocols.choice import chosen, first_and_latest, said_of
-from eval.protocols.collapse_stop import check_collapse_stop, find_collapse
+from eval.protocols.collapse_stop import check_collapse_stop, check_watched, find_collapse
 from eval.protocols.fine_tuning import check_fine_tuning, finetuned
 from eval.protocols.fixed_locality import Fixed, fixed_locality, parts_of
 from eval.protocols.journal import Journal
@@ -150,7 +150,8 @@ class Checkpoints:
         asked, t = self.settings.fine_tuning, self._journal.done
         if not asked.steps or t in self._journal.said("fine_tuning"):
             return True
-        if self._stop():
+        # Before the weights are trained: what "before" lacks is measured with the edits lifted.
+        if self._stop() or not self._pre_edit.complete(t, self._stop):
             return False
         run, stood = self.run, self._journal.cases("scored", t)
         errors = {case.fact.id: case.error for case in stood}
@@ -305,14 +306,25 @@ class Checkpoints:
         """The harness's tasks on the edited model, and on the unedited one; nothing where they are not run at T."""
         if not self.run.settings.harness_tasks or not self.settings.runs_harness(t, len(self.run.facts)):
             return {}
-        lm, harness = self.run.lm, self._harness
-        assert harness is not None
-        said = self._journal.said("unedited")
-        if not said:
-            with stage("Running the harness's tasks on the unedited model", bar=False), lm.edits.suspended():
-                self._journal.add("unedited", t, scores=harness.run(lm))
+        assert self._harness is not None
+        unedited = self._harness_unedited(t)
         with stage(f"Running the harness's tasks after {t} edits", bar=False):
-            return {"harness": harness.before_and_after(lm, next(iter(said.values()))["scores"])}
+            return {"harness": self._harness.before_and_after(self.run.lm, unedited)}
+
+    def _harness_unedited(self, t: int) -> Scores:
+        """The harness's tasks on the unedited model, which are run once, after T edits or before the first."""
+        lm, said = self.run.lm, self._journal.said("unedited")
+        if not said:
+            assert self._harness is not None
+            with stage("Running the harness's tasks on the unedited model", bar=False), lm.edits.suspended():
+                self._journal.add("unedited", t, scores=self._harness.run(lm))
+        scores: Scores = next(iter(said.values()))["scores"]
+        return scores
+
+    def _check_watched(self) -> None:
+        """Raises SettingsError where a task of the harness has no accuracy, which the collapse stop watches."""
+        if self.settings.collapse_stop.harness_drop is not None:
+            check_watched(self._harness_unedited(self._journal.done))
 
 
 def _declared(group: CurveGroup, evaluation: Evaluation) -> dict[str, Any]:

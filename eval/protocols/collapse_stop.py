@@ -8,14 +8,13 @@ from eval.protocols.settings import CollapseStopSettings, SequentialSettings
 from eval.settings import EvalSettings
 
 ACCURACIES = ("acc", "exact_match", "acc_norm")
-"""What a task's accuracy may be called; the first that it has is watched."""
+"""What a task's accuracy may be called, with a filter after a comma or without; the first that it has is watched."""
 
 
 def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dict[str, Any] | None:
     """Why a sequence stops at a point of its curve; None where it goes on.
 
-    ``{"t", "figure", "value", "limit", "why"}``; "value" is None where the figure could not be computed. Raises
-    ValueError: a task of the harness has no accuracy to watch.
+    ``{"t", "figure", "value", "limit", "why"}``; "value" is None where the figure could not be computed.
     """
     t, metrics = int(point["t"]), point["metrics"]
     if limits.perplexity_drift is not None:
@@ -28,8 +27,10 @@ def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dic
             return _stop(t, "reliability", share, limits.reliability, "reliability (token accuracy)", "below")
     if limits.harness_drop is not None:
         for task, figures in point.get("harness", {}).items():
-            drop = _drop(task, figures)
-            if drop > limits.harness_drop:
+            accuracy = figures[_accuracy_of(task, figures)]
+            before, after = accuracy["before"], accuracy["after"]
+            drop = None if before is None or after is None else 100 * (before - after)
+            if drop is None or drop > limits.harness_drop:
                 what = f"fall of {task} (points)"
                 return _stop(t, "harness_drop", drop, limits.harness_drop, what, "above") | {"task": task}
     return None
@@ -42,6 +43,11 @@ def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) ->
         raise SettingsError(
             f"collapse_stop.perplexity_drift={limits.perplexity_drift}: no perplexity is measured "
             "(eval.perplexity_windows=0); measure it, or set the limit to null"
+        )
+    if limits.reliability is not None and "prompt" in measured.without:
+        raise SettingsError(
+            f"collapse_stop.reliability={limits.reliability}: the edited prompts are not measured (eval.only="
+            f"{list(measured.only)}); name prompt there, too, or set the limit to null"
         )
     if limits.harness_drop is not None and not measured.harness_tasks:
         raise SettingsError(
@@ -63,14 +69,22 @@ def _after(metrics: Mapping[str, Any], key: str) -> float | None:
     return None if found is None else found["after"]
 
 
-def _drop(task: str, figures: Mapping[str, Mapping[str, float | None]]) -> float:
-    """By how many points, of 100, a task's accuracy has fallen."""
+def check_watched(scores: Mapping[str, Mapping[str, float]]) -> None:
+    """Checks that each of the harness's tasks has an accuracy to watch, or raises SettingsError; `scores` are by task.
+
+    Only the harness says what a task's figures are called, so they are of the unedited model, before the first edit.
+    """
+    for task, figures in scores.items():
+        _accuracy_of(task, figures)
+
+
+def _accuracy_of(task: str, figures: Mapping[str, Any]) -> str:
+    """What a task's accuracy is called; with several filters the first."""
     for name in ACCURACIES:
-        if name in figures:
-            before, after = figures[name]["before"], figures[name]["after"]
-            if before is not None and after is not None:
-                return 100 * (before - after)
-    raise ValueError(
-        f"collapse_stop.harness_drop: the task {task} has no accuracy before and after ({', '.join(ACCURACIES)}; it "
-        f"has {', '.join(figures) or 'nothing'}); take the task out, or set the limit to null"
+        for figure in figures:
+            if figure.partition(",")[0] == name:
+                return figure
+    raise SettingsError(
+        f"collapse_stop.harness_drop: the task {task} has no accuracy ({', '.join(ACCURACIES)}; it has "
+        f"{', '.join(figures) or 'nothing'}); take the task out, or set the limit to null"
     )

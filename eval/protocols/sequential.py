@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from corrigenda import Edit, Fact
@@ -47,6 +48,7 @@ class SequentialRun(Checkpoints):
         if self.stopped is None:
             if self._stop() or not self._pre_edit_fixed.complete(len(self.fixed), self._stop):
                 return False
+            self._check_watched()
             try:
                 for edit in self._journal.edits:
                     edit.apply(self.run.lm)
@@ -162,6 +164,8 @@ class SequentialRun(Checkpoints):
             part = facts[begin : begin + size]
             numbers = [self.run.numbers[fact.id] for fact in part]
             before = [on_windows(self._pre_edit.of(number), in_turn(number, settings)) for number in numbers]
+            if self.settings.after_each == "probabilities":
+                before = [replace(one, continuations={}) for one in before]  # nothing is gone on with
             yield from zip(part, before, measure(self.run.lm, part, settings, before), strict=True)
 
     def _attempt(self, facts: Sequence[Fact]) -> Attempt:

@@ -61,12 +61,15 @@ def answer_freely(
     distribution is known. `caches` are those of the jobs' prompts that `score_targets` kept.
     """
     rows, most = [prepared[number].tokens[job.prompt] for number, job, _ in jobs], [limit for *_, limit in jobs]
-    for part, prompts, start in batches_to_decode(lm, jobs, rows, most, settings, caches):
-        stop_at = {TEXT_KIND: lm.is_end, KEPT: never}
+    stop_at = {TEXT_KIND: lm.is_end, KEPT: never}
+    added: dict[int, list[int]] = {}
+    for places, prompts, start in batches_to_decode(lm, range(len(jobs)), rows, most, settings, caches):
+        part = [jobs[place] for place in places]
         stops = [stop_at.get(job.kind, lm.is_end if job.several_lines else lm.ends_answer) for _, job, _ in part]
-        added = decode(lm, prompts, [limit for *_, limit in part], [job.choose for _, job, _ in part], stops, start)
-        for (number, job, _), tokens in zip(part, added, strict=True):
-            _note(lm, measurements[number], job, tokens)
+        limits = [limit for *_, limit in part]
+        added |= zip(places, decode(lm, prompts, limits, [job.choose for _, job, _ in part], stops, start), strict=True)
+    for place, (number, job, _) in enumerate(jobs):  # in the facts' order, not in that of the lengths
+        _note(lm, measurements[number], job, added[place])
 
 
 def batches_to_decode(

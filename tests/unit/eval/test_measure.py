@@ -198,6 +198,11 @@ def test_fluency_is_of_the_sampled_texts() -> None:
     (other,) = measure(lm, [EIFFEL], dataclasses.replace(SMALL, seed=1))
     assert again.prompts["generation"] == texts
     assert other.prompts["generation"] != texts
+    longest_first = dataclasses.replace(
+        EIFFEL, generation=("Paris is a city in the north of France and it", "Paris is")
+    )
+    (found,) = measure(lm, [longest_first], SMALL)
+    assert [record["prompt"] for record in found.prompts["generation"]] == list(longest_first.generation)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

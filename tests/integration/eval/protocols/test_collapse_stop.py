@@ -50,10 +50,13 @@ def test_a_task_that_falls_stops() -> None:
     assert found["value"] == pytest.approx(6.0)
     assert find_collapse(point() | {"harness": tasks}, CollapseStopSettings(harness_drop=7.0)) is None
     assert find_collapse(point(), limits) is None  # a checkpoint without tasks says nothing
-    with pytest.raises(ValueError, match=r"the task c has no accuracy before and after .*it has word_perplexity"):
-        find_collapse(
-            point() | {"harness": paired({"c": {"word_perplexity": 3.0}}, {"c": {"word_perplexity": 9.0}})}, limits
-        )
+    filtered = paired({"g": {"exact_match,strict-match": 0.5}}, {"g": {"exact_match,strict-match": 0.3}})
+    found = find_collapse(point() | {"harness": filtered}, limits)
+    assert found is not None
+    assert found["value"] == pytest.approx(20.0)
+    lost = find_collapse(point() | {"harness": paired({"g": {"acc": 0.5}}, {"g": {"acc": None}})}, limits)  # type: ignore[dict-item]
+    assert lost is not None
+    assert "there is no fall of g" in lost["why"]
 
 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])
@@ -116,9 +119,12 @@ def test_what_is_not_measured_is_not_watched(lm: LanguageModel, tmp_path: Path) 
     for limit, why in (
         (CollapseStopSettings(perplexity_drift=1.0), "no perplexity is measured"),
         (CollapseStopSettings(harness_drop=1.0), "there is no task to watch"),
+        (CollapseStopSettings(reliability=0.5), "the edited prompts are not measured"),
     ):
         with pytest.raises(ValueError, match=why):
-            sequence(lm, plain(2), Nudge(), tmp_path, collapse_stop=limit)
+            sequence(
+                lm, plain(2), Nudge(), tmp_path, measured=replace(QUICK, only=("paraphrases",)), collapse_stop=limit
+            )
 
 
 class Tasks:
@@ -161,6 +167,20 @@ def test_the_harness_runs_at_checkpoints(lm: LanguageModel, tmp_path: Path, task
     assert stopped.stopped is not None
     assert (stopped.stopped["t"], stopped.stopped["task"]) == (4, "own")
     assert tasks.ran == [0, 2, 4]
+
+
+def test_a_task_that_cannot_be_watched_is_said_before_the_first_edit(
+    lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: Tasks
+) -> None:
+    monkeypatch.setattr(tasks, "run", lambda lm: {"own": {"word_perplexity": 3.0}})
+    asked = list[tuple[str, str]]()
+    with pytest.raises(ValueError, match=r"the task own has no accuracy .*it has word_perplexity"):
+        sequence(
+            *(lm, plain(2), Nudge(asked=asked), tmp_path),
+            measured=replace(QUICK, harness_tasks=("own",)),
+            collapse_stop=CollapseStopSettings(harness_drop=5.0),
+        )
+    assert not asked
 
 
 @pytest.mark.parametrize("editor", [Nudge, GrowingNudge])

@@ -1,9 +1,11 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 
 from corrigenda import load
+from eval import EvalSettings, RealUse
 from eval.judge import Judge
 
 TEMPLATE = "{% for m in messages %}the {{ m.content }} .{% endfor %}{% if add_generation_prompt %} is{% endif %}"
@@ -56,6 +58,21 @@ def test_another_model_under_the_same_name(folder: Path, tmp_path: Path) -> None
     tiny.build("llama", seed=2).save_pretrained(place)
     Judge(local=str(place), max_tokens=3, cache=cache).replies(PROMPTS[:1])
     assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
+
+
+def test_what_was_measured_before_an_edit_goes_by_who_judged_it(tmp_path: Path) -> None:
+    """Not by the name of a folder, nor by how long an endpoint is waited for."""
+
+    def measured(**judge: Any) -> dict[str, Any]:
+        return EvalSettings(real_use=RealUse(judge=Judge(**judge))).before_an_edit
+
+    found = []
+    for seed in (1, 2, 2):
+        tiny.build("llama", seed=seed).save_pretrained(tmp_path / "model")
+        found.append(measured(local=str(tmp_path / "model")))
+    assert found[0] != found[1] == found[2]
+    endpoint = {"url": "http://localhost:1/v1", "model": "m"}
+    assert measured(**endpoint) == measured(**endpoint, timeout=5, retries=1) != measured(**endpoint, seed=1)
 
 
 def test_the_same_model_with_another_template(tmp_path: Path) -> None:

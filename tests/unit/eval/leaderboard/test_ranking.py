@@ -93,6 +93,15 @@ def test_a_small_table_whose_intervals_reach_the_ceiling(tmp_path: Path, make_ru
     assert any(note.startswith("No ranking: free generation on paraphrases") for note in board.notes)
 
 
+def test_a_row_is_not_behind_where_the_seeds_that_both_have_say_the_opposite(tmp_path: Path, make_run: Any) -> None:
+    """By all its seeds rome is the best; of the one that both have, memit has eight more of forty, and none fewer."""
+    make_run("rome", share(20))
+    make_run("rome", share(40), seed=1)
+    make_run("memit", share(28))
+    rows = {row.label: row for row in only_board(tmp_path).rows}
+    assert [rows[name].cells["efficacy_success"].mark for name in ("rome", "memit")] == ["best", ""]
+
+
 def test_marks_and_places_are_of_the_corrected_tests(tmp_path: Path, make_run: Any) -> None:
     """7 of 40 pairs differ, all in one way: p = 2 / 2^7, which is below 0.05 alone and above it after Holm."""
     make_run("rome", share(30))

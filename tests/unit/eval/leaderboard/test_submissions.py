@@ -1,10 +1,13 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import made_runs
 import pytest
+from made_runs import made_fact
 from readers_parts import changed
 
 from corrigenda import Fact
@@ -124,6 +127,8 @@ def test_no_numbers_where_no_edit_failed_are_refused(store: Store, submission: A
 OUT, AFTER, BEFORE = "<absent>", "cases.0.after.prompts", "cases.0.before.prompts"
 PROMPT, NEAR = f"{AFTER}.prompt.0", f"{AFTER}.neighbourhood.0"
 
+WINDOWS = {"windows": [0], "log_probs": [-3.0], "tokens": [2]}
+
 # By place what is otherwise ("<absent>": gone), and what is said; the form alone is in test_submission_form.py.
 SPOILT: list[tuple[dict[str, Any], str]] = [
     ({"cases.3": OUT, "cases.7": OUT}, r"2 of the 40 cases are missing: 'fact-3', 'fact-8'"),
@@ -190,6 +195,8 @@ SPOILT: list[tuple[dict[str, Any], str]] = [
         r"neighbourhood\[0\]\.preserved: is False, but 10 of 10 tokens are the same",
     ),
     ({"cases": []}, r"'cases' must be a list that is not empty"),
+    ({"cases.0.after.held_out": {"windows": [0]}}, r"after\.held_out must be lists of one length, not empty: windows"),
+    ({"cases.0.after.held_out": WINDOWS}, r"before\.held_out and after\.held_out must be of the same windows"),
 ]
 
 
@@ -203,6 +210,26 @@ def test_a_bad_submission_is_refused(
     with pytest.raises(SubmissionError, match=problem):
         add_submission(write(tmp_path, theirs), store)
     assert len(store.runs()) == 1  # nothing of it was stored
+
+
+@pytest.mark.parametrize("mode", ["batch", "sequential"])
+def test_a_request_that_a_later_one_replaces_is_in_no_average(
+    tmp_path: Path, make_run: Any, submission: Any, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of 40 asks for Oslo, in vain, and the last asks the same for Rome."""
+    of_both = {0: {"target_new": "Oslo"}, 39: {"id": "fact-39"}}
+    monkeypatch.setattr(
+        made_runs,
+        "made_fact",
+        lambda n: replace(made_fact(n if n < 39 else 0), **of_both.get(n, {})),  # type: ignore[arg-type]
+    )
+    make_run("rome", [True] * 40, mode=mode)
+    theirs = submission(works=[False] + [True] * 39) | {"mode": mode, "claimed": {"efficacy_success": 1.0}}
+    folder = add_submission(write(tmp_path, theirs), Store(tmp_path / "outputs"))
+    assert json.loads((folder / "summary.json").read_text())["metrics"]["efficacy_success"]["n"] == 39
+    [board] = leaderboard(Store(tmp_path / "outputs").runs()).boards
+    row = {row.label: row for row in board.rows}["theirs"]
+    assert (row.cells["efficacy_success"].value, row.cells["efficacy_success"].n) == (1.0, 39)
 
 
 def test_a_submission_that_was_cut_short_is_completed(tmp_path: Path, make_run: Any, submission: Any) -> None:

@@ -210,6 +210,12 @@ def test_sampled_answers_stop_where_asked(lm: LanguageModel) -> None:
     assert greedy == [lm.generate(QUESTIONS[0], 5)]
 
 
+def test_answers_as_long_as_the_context_leave_no_room_for_a_question(lm: LanguageModel) -> None:
+    most = edited_model(lm).max_length
+    with pytest.raises(ValueError, match=f"answers of up to {most} tokens .*no room for a prompt"):
+        edited_model(lm).generate_until(requests("generate_until", [(QUESTIONS[0], {"max_gen_toks": most})]))
+
+
 def test_global_random_state_is_kept(lm: LanguageModel, folder: Path) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # noqa: NPY002
     Harness(["own_choice"], folder=folder, own_only=True, limit=1).run(lm)

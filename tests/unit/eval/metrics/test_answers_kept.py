@@ -115,6 +115,23 @@ def test_by_groups_of_locality_probes_by_hand() -> None:
     assert "answer_kept_object_other_subject" not in values
 
 
+def test_a_known_answer_about_the_subject_is_not_left_out() -> None:
+    """The first is the data set's own prompt, whose answer the unedited model says; of the other counts the word."""
+    fact = Fact("Thomas", "{} lives in", "Rome", locality=(Probe("the river of Thomas is", "the Elbe"),))
+
+    def about(*answers: str) -> Measurement:
+        prompts = [fact.locality[0].prompt, "the colour of Thomas is"]
+        found = Measurement(
+            prompts={"same_subject": [ScoredPrompt(p, answer=a) for p, a in zip(prompts, answers, strict=True)]}
+        )
+        METRICS.judge(fact, found)
+        return found
+
+    before = about(" the Elbe", " a light grey")
+    for answers, kept in (((" the Thames", " a light blue"), 1 / 2), ((" Elbe", " a light grey"), 1.0)):
+        assert METRICS.computed(before, about(*answers))["answer_kept_same_subject"] == kept
+
+
 def test_native_consistency_by_hand() -> None:
     knows = measured(FACT, [" Berlin", " a town called Berlin", " Rome", " x"], said=" Berlin, where")
     other = measured(FACT, [" Berlin"] * 4, said=" Rome")

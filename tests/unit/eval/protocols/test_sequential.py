@@ -157,7 +157,7 @@ def test_free_generation_can_be_left_out_for_large_t(by_notes: LanguageModel, tm
 
 def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path) -> None:
     lm = tiny.build("llama")
-    asked = tuple(replace(fact, paraphrases=("{} was in",)) for fact in PLAIN[:2])
+    asked = tuple(replace(fact, paraphrases=("{} was in",), neighbourhood=("Oslo is in",)) for fact in PLAIN[:2])
     runs = {
         after_each: go(
             lm, FactSet("asked", asked), Nudge(), tmp_path / after_each, SequentialSettings((1,), after_each=after_each)
@@ -166,6 +166,7 @@ def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path
     }
     all_, one = ([case.after.values for case in run.run.evaluation.cases] for run in runs.values())
     assert all("paraphrase_token_accuracy" in values for values in all_)
+    assert not [values for values in all_ if "preservation" in values]  # nothing is decoded after each
     assert [sorted(case.after.prompts) for case in runs["edited"].run.evaluation.cases] == [["prompt"]] * 2
     assert [values["token_accuracy"] for values in one] == [values["token_accuracy"] for values in all_]
     assert not [key for values in one for key in values if key.startswith("paraphrase")]
