@@ -122,21 +122,26 @@ def fold_seconds(kb: KnowledgeBase, lm: Any, facts: Sequence[Fact], runs: int = 
 def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, Any]:
     """What a list takes that is solved and compiled, and what it takes again with a fact less."""
     way, noted = how_named("emmet"), kept.with_name(f"{kept.name}.seconds.json")
-    settings = way.solver.settings(lm)
     seconds: dict[str, float] = json.loads(noted.read_text(encoding="utf-8")) if noted.is_file() else {}
 
-    def solved(lm: LanguageModel, asked: Sequence[Fact]) -> list[Entry]:
-        found = []
-        for fact in asked:
-            begin = time.perf_counter()
-            found += way.solver(lm, [fact])
-            seconds[fact.id] = time.perf_counter() - begin
-        write_json(noted, seconds)
-        return found
+    class Timed:
+        """The way's solver, which notes how long each fact takes."""
 
+        settings = way.solver.settings
+
+        def __call__(self, lm: LanguageModel, asked: Sequence[Fact]) -> list[Entry]:
+            found = []
+            for fact in asked:
+                begin = time.perf_counter()
+                found += way.solver(lm, [fact])
+                seconds[fact.id] = time.perf_counter() - begin
+            write_json(noted, seconds)
+            return found
+
+    solved = Timed()
     with KnowledgeBase.open(kept) as kb:
         kb.replace(facts)
-        kb.solve(lm, solved, batch=1, settings=settings)
+        kb.solve(lm, solved, batch=1)
         facts = kb.active
         kb.compile(lm, way.compiler)  # the second moment of the text is taken once a model, and kept
         begin = time.perf_counter()
@@ -148,7 +153,7 @@ def rebuilt(lm: LanguageModel, facts: Sequence[Fact], kept: Path) -> dict[str, A
         begin = time.perf_counter()
         with KnowledgeBase.open(Path(folder) / kept.name) as kb:
             kb.replace(facts[1:])
-            assert kb.solve(lm, solved, settings=settings) == 0
+            assert kb.solve(lm, solved) == 0
             kb.compile(lm, way.compiler)
         again = time.perf_counter() - begin
     solving = sum(seconds[fact.id] for fact in facts)

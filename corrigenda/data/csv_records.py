@@ -68,7 +68,8 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
             row = next(reader, None)
         except csv.Error as error:
             yield begins, f"not a row of a table: {error}; is a quotation mark missing?", ""
-            return
+            begins = reader.line_num + 1
+            continue
         if row is None:
             break
         if columns is None:

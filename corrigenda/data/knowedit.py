@@ -115,6 +115,8 @@ def _columns(record: Record, asked: str, answered: str, group: str) -> tuple[Pro
     """Probes whose prompts stand in one field and whose answers in another: a text each, or a list each."""
     prompts = text_or_texts(record, asked)
     answers = record.get(answered)
+    if not prompts and not answers_in(answers, answered):
+        return ()  # blank ones stand for none
     each = answers if isinstance(lookup(record, asked), (list, tuple)) else [answers]
     if not isinstance(each, (list, tuple)) or len(each) != len(prompts):
         raise FactError(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from corrigenda.data.fields import Record, as_target, lookup, text, typed_repr
 from corrigenda.errors import FactError
 from corrigenda.facts import Probe
+from corrigenda.text.display import unspaced
 
 
 def answers_in(value: object, path: str) -> tuple[str, ...]:
@@ -31,12 +32,13 @@ def probe(prompt: str, answers: Iterable[str], group: str = "") -> tuple[Probe, 
     """One probe, or none where there is no answer: what cannot be scored is left out.
 
     The first answer is the one that is scored under teacher forcing; each of the others counts as right in free
-    generation, unless it is a single letter ("C" for carbon), which would be found in almost any text.
+    generation, unless it is a single letter of a script with spaces ("C" for carbon), which would be found in almost
+    any text.
     """
     first, *others = (*dict.fromkeys(answers), "")
     if not first:
         return ()
-    aliases = tuple(other for other in others if len(other) > 1 or other.isdigit())
+    aliases = tuple(other for other in others if len(other) > 1 or other.isdigit() or unspaced(other))
     return (Probe(prompt, first, aliases, group),)
 
 

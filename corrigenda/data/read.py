@@ -68,6 +68,9 @@ def read_facts(
     _check_names(source, schema, split, config)
     reading = _Reading(None if schema == "auto" else schema_named(schema))
     if source == "embedded":
+        for name, value, usual in (("schema", schema, "auto"), ("split", split, "train"), ("config", config, None)):
+            if value not in (usual, None):
+                raise ValueError(f"{name}={value!r} is of no use for the embedded facts; leave it out")
         return _embedded(limit, offset)
 
     opened = open_source(source, split, config)

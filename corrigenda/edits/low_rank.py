@@ -16,6 +16,7 @@ from corrigenda.edits.ties import How, merged_factors
 from corrigenda.edits.weights import WeightEdit, memories_of
 from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel
+from corrigenda.settings.checked import check_value
 from corrigenda.system.files import write_tensors
 
 
@@ -103,6 +104,7 @@ class LowRankEdit(WeightEdit):
                 differ.
             WrongModelError: one was made on other weights.
         """
+        check_value("LowRankEdit.merged", "how", how, How)
         parts = _mergeable(edits)
         given = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
         ranks = sorted({left.shape[1] for edit in parts for left, _ in edit.factors.values()})

@@ -99,14 +99,17 @@ class RoutedLayer(ABC):
                     route = self._route(placed, coefficients.detach(), passage).cpu()
                 passage.routes.decided[self] = route
                 lm.routing.decided(passage.routes)
-            route = fitted(route, len(output))
+            prompts = fitted(torch.arange(len(route)), len(output))  # a cache may have been repeated for more rows
+            route = route[prompts]
             memories = [number for number in route.unique().tolist() if number != MAIN]
             if not memories:
                 return None
             new = output.clone()
             for number in memories:
                 rows = (route == number).nonzero()[:, 0].to(output.device)
-                part = Passage(passage.routes.rows(rows), passage._mask[rows], passage._width, passage.past)
+                part = Passage(
+                    passage.routes.rows(prompts[rows.cpu()]), passage._mask[rows], passage._width, passage.past
+                )
                 answer = self._answer(placed, coefficients[rows], output[rows], number, part).to(new.dtype)
                 require_range(self.kind, self.layer, answer)
                 new[rows] = answer

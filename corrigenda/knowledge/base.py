@@ -107,6 +107,8 @@ class KnowledgeBase:
             subject: of this subject, without regard to case and spacing; None for any.
             text: with this text in the statement, an object, an alias or a paraphrase; None for any.
         """
+        for name, value in (("subject", subject), ("text", text)):
+            check_value("KnowledgeBase.find", name, value, str | None)
         with self._database.reading() as connection:
             return self._facts.find(connection, subject, text)
 
@@ -270,11 +272,11 @@ class KnowledgeBase:
         solver: Solver,
         batch: int = 32,
         anew: bool = False,
-        settings: Mapping[str, Any] | None = None,
     ) -> int:
         """Solves the facts that are in force and have no entry for this model's weights, and keeps the entries.
 
-        An entry that is damaged counts as none, which a warning says.
+        An entry that is damaged counts as none, which a warning says; so does one of other settings than the solver's,
+        where it says its own (``solver.settings(lm)``, as an editor's does).
         What is solved is kept batch by batch, so that a process that was killed goes on where it was. A fact that
         another process changed meanwhile is left to the next call.
 
@@ -283,7 +285,6 @@ class KnowledgeBase:
             solver: solves them.
             batch: how many at once.
             anew: whether to solve again what has entries.
-            settings: of the solver: what has entries of other settings is solved again, too; None to leave it.
 
         Returns:
             how many facts were solved.
@@ -293,7 +294,8 @@ class KnowledgeBase:
             ValueError: the solver gave what does not fit.
         """
         check_value("KnowledgeBase.solve", "batch", batch, AtLeastOne)
-        facts = self.active if anew else self._without_entries(lm, settings)
+        settings = getattr(solver, "settings", None)
+        facts = self.active if anew else self._without_entries(lm, settings and settings(lm))
         batches = [facts[start : start + batch] for start in range(0, len(facts), batch)]
         for part in track(batches, f"Solving facts of {self.path.name}") if batches else ():
             solved = solve_facts(lm, solver, part)

@@ -197,7 +197,10 @@ class Database:
 
 
 def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except FileNotFoundError:  # another process wrote the vectors anew between the two
+        return False
 
 
 def _code(error: sqlite3.DatabaseError) -> str:

@@ -94,8 +94,12 @@ class Compiler(Protocol):
 
 
 def request_hash(fact: Fact) -> str:
-    """A hash of what an entry is solved for: an entry is of no use once it is another."""
-    asked = json.dumps(list(fact.request.values()))
+    """A hash of what an entry is solved for: an entry is of no use once it is another.
+
+    With it goes what a fact's other forms are drawn by (`editing.shared.frames`): its relation, and its paraphrases,
+    which are left to the evaluation.
+    """
+    asked = json.dumps([*fact.request.values(), fact.relation, fact.paraphrases])
     return hashlib.sha256(asked.encode()).hexdigest()
 
 

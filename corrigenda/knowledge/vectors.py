@@ -5,6 +5,7 @@ file begins with its owner's identity, so that no other's is read or written ove
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ class VectorFile:
             with self.path.open("wb"):
                 pass
             _sync_folder(self.path.parent)
-        elif identity and self.path.exists():
-            with self.path.open("rb") as file:
+        elif identity:
+            found = b""
+            with suppress(FileNotFoundError), self.path.open("rb") as file:
                 found = file.read(len(self._header))
             whole = len(found) == len(self._header) and xxhash.xxh3_64_digest(found[:-8]) == found[-8:]
             if whole and found != self._header:
@@ -68,23 +70,25 @@ class VectorFile:
         return end + len(content) // WIDTH
 
     def read(self, start: int, width: int) -> Tensor:
-        """The vector of so many numbers that starts at a place, (width,): a view of the file until it is changed.
+        """The vector of so many numbers that starts at a place, (width,), as its own copy.
 
         Raises:
             ValueError: the file is missing, or ends before.
         """
         mapped = self._mapped
         if mapped is None or start + width > len(mapped):
-            size = (self.path.stat().st_size - len(self._header)) // WIDTH if self.path.exists() else 0
-            if start + width > size:
-                what = f"has {size} numbers where {start + width} are needed" if self.path.exists() else "is missing"
-                raise ValueError(f"{self.path} {what}")
-            # Copy-on-write: a tensor of it may be written to, and the file stays as it is.
-            self._mapped = mapped = np.memmap(self.path, dtype="<f4", mode="c", offset=len(self._header), shape=(size,))
-        return torch.from_numpy(np.asarray(mapped[start : start + width]))
+            try:
+                size = (self.path.stat().st_size - len(self._header)) // WIDTH
+                if start + width > size:
+                    raise ValueError(f"{self.path} has {size} numbers where {start + width} are needed")
+                mapped = np.memmap(self.path, dtype="<f4", mode="r", offset=len(self._header), shape=(size,))
+            except FileNotFoundError:  # another process may have written the vectors anew just now
+                raise ValueError(f"{self.path} is missing") from None
+            self._mapped = mapped
+        return torch.from_numpy(np.array(mapped[start : start + width]))
 
     def close(self) -> None:
-        """Lets go of the memory map; it stays as long as there are tensors of it."""
+        """Lets go of the memory map."""
         self._mapped = None
 
 

@@ -74,10 +74,15 @@ def targets(config: Any) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def files_named(config: Any) -> str:
-    """A hash of the files that a configuration names, and of the edits in the run folders; empty where there is none.
+HELD = (".json", ".jsonl", ".csv", ".tsv", ".safetensors")
+"""What files of facts and of models end with."""
 
-    The same name can stand for other content another time.
+
+def files_named(config: Any) -> str:
+    """A hash of the files that a configuration names, and of what the folders hold; empty where there is none.
+
+    Of a run's folder its edits count, of another the facts or the model right in it. The same name can stand for other
+    content another time.
     """
     if isinstance(config, Mapping):
         return "".join(files_named(value) for value in config.values())
@@ -88,6 +93,8 @@ def files_named(config: Any) -> str:
     try:
         path = expanded(config)
         found = [path] if path.is_file() else sorted(path.glob("edits/*/edit.json"))
+        if not found and path.is_dir():
+            found = sorted(each for each in path.iterdir() if each.suffix in HELD)
     except (OSError, RuntimeError):  # a text that is no path, or of nobody's home
         return ""
     if not found:

@@ -109,7 +109,7 @@ def solve(lm: LanguageModel, folder: Path, facts: Sequence[Fact], way: How) -> N
         kb.insert([fact for fact in facts if fact.id not in known])
         if {fact.id for fact in facts} & {fact.id for fact in kb.unsolved(lm, settings)}:
             with making(folder, USES):
-                kb.solve(lm, way.solver, batch=1, settings=settings)
+                kb.solve(lm, way.solver, batch=1)
 
 
 def verified(lm: LanguageModel, folder: Path, solved: Path, facts: Sequence[Fact], way: How) -> dict[str, Any]:

@@ -91,7 +91,13 @@ def _solver(editor: Any) -> EntrySolver:
                 "token; take position=subject"
             )
         default = Rome()
-        for name, none in (("ridge", default.ridge), ("homogeneous_keys", True), ("bare_agreement", 0.0)):
+        no_use = {
+            "ridge": default.ridge,
+            "homogeneous_keys": True,
+            "bare_agreement": 0.0,
+            "flag_norm": default.flag_norm,
+        }
+        for name, none in no_use.items():
             if (value := getattr(editor, name)) not in (none, getattr(default, name)):
                 raise SettingsError(
                     f"editor=rome: {name}={value} is for edits, and a list has one key for each fact, by the default "

@@ -17,6 +17,7 @@ from torch import Tensor
 from corrigenda import Fact, LanguageModel, ScopedEdit
 from corrigenda.knowledge.entries import Entry, by_layer, residuals_of
 from corrigenda.moments.experts import Moment
+from editing.knowledge.solving import EntrySolver
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.guards import cosines_between, name_alike, warn_of_load
 from editing.locate_then_edit.joined import ClosedFormEdit, finish, unedited
@@ -40,8 +41,9 @@ class ClosedFormMerge:
 
         Raises:
             EditRefusedError: the change of a layer is out of all proportion.
-            ValueError: C is singular, and there is no ridge.
+            ValueError: C is singular, and there is no ridge; or entries were solved with other settings.
         """
+        EntrySolver(self.editor).require_own(lm, entries)
         of_layer = by_layer(entries)
         if len(of_layer) > 1:
             return self.editor.merged(lm, facts, lambda layer: _residuals(lm, of_layer[layer])[1])
@@ -75,7 +77,11 @@ class ScopedMerge:
     editor: Scoped
 
     def __call__(self, lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> ScopedEdit:
-        """The edit; the keys of its gate are taken of the facts' prompts."""
+        """The edit; the keys of its gate are taken of the facts' prompts.
+
+        Raises ValueError: entries were solved with other settings.
+        """
+        EntrySolver(self.editor).require_own(lm, entries)
         asked = {fact.id: fact for fact in facts}
         width = lm.memory(self.editor.resolved_layer(lm)).d_model
         values = _residuals(lm, entries)[1] if entries else torch.zeros(0, width, dtype=torch.float64)

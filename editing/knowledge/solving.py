@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
-from corrigenda.knowledge.entries import Entry
+from corrigenda.knowledge.entries import Entry, canonical
 from corrigenda.system.workers import Workers
 from editing.editor import require_targets
 from editing.locate_then_edit.closed_form import ClosedForm
@@ -48,10 +48,11 @@ class EntrySolver:
         return entries
 
     def settings(self, lm: LanguageModel) -> dict[str, Any]:
-        """What an entry depends on besides the model and the fact: with the same, editors share entries."""
+        """What an entry depends on besides the fact: with the same, editors share entries."""
         editor, said = self.editor, dataclasses.asdict(self.editor)
         names = ("site", "ends_only", "prefix_lengths", "prefixes", "value", "seed")
-        found = {"layers": list(editor.resolved_layers(lm)), **{name: said[name] for name in names if name in said}}
+        found: dict[str, Any] = {name: said[name] for name in names if name in said}
+        found |= {"model": lm.cache_key, "layers": list(editor.resolved_layers(lm))}  # how it reads and computes, too
         if isinstance(editor, Scoped):
             found["position"] = "last"
         if isinstance(editor, Suit):  # an entry has its `written_keys`
@@ -61,3 +62,13 @@ class EntrySolver:
         if editor.frames.most:
             found["frames"] = editor.frames.key
         return found
+
+    def require_own(self, lm: LanguageModel, entries: Sequence[Entry]) -> None:
+        """Refuses entries that were solved by other settings (ValueError), which name other layers and targets."""
+        wanted = canonical(self.settings(lm))
+        for entry in entries:
+            if entry.settings_json != wanted:
+                raise ValueError(
+                    f"fact {entry.fact!r} was solved with other settings ({entry.settings_json:.200}) than those of "
+                    f"{self.editor.name} ({wanted:.200}): solve(lm, solver) with its own solver solves it anew"
+                )

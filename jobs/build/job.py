@@ -191,7 +191,7 @@ class Build:
             solver = self.way.solver
             if kb.facts != tuple(self.facts):
                 kb.replace(self.facts)
-            solved = kb.solve(self.lm, solver, batch=SOLVED_AT_ONCE, settings=solver.settings(self.lm))
+            solved = kb.solve(self.lm, solver, batch=SOLVED_AT_ONCE)
             kb.compact(MOST_UNUSED)
             seconds["solve"] = time.perf_counter() - begin
             begin = time.perf_counter()

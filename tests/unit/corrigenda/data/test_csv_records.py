@@ -113,3 +113,7 @@ def test_another_encoding(tmp_path: Path) -> None:
 def test_bad_rows_can_be_skipped(tmp_path: Path) -> None:
     found = read_facts(write(tmp_path / "facts.csv", [NAMES, ["x"], *ROWS]), on_error="skip")
     assert (len(found), [error.number for error in found.skipped]) == (2, [2])
+    path = write(tmp_path / "quotes.csv", [NAMES, ["9", "@", OSLO.prompt, "Rome", *[""] * 4], *ROWS])
+    path.write_text(path.read_text().replace("@", '"Bergen" in the west'))
+    found = read_facts(path, on_error="skip")
+    assert (len(found), [error.number for error in found.skipped]) == (2, [2])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from corrigenda.data import read_facts
 from corrigenda.data.embedded import dialogues, embedded_facts, held_out_texts
 from corrigenda.facts import Fact
 
@@ -35,6 +36,12 @@ SAME_RELATION = {
     "scientist_field": ["P101"],
     "person_occupation": ["P106", "person_occupation"],
 }
+
+
+@pytest.mark.parametrize("asked", [{"schema": "zsre"}, {"split": "test"}, {"config": "x"}])
+def test_what_is_of_other_sources_is_refused(asked: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="of no use for the embedded facts"):
+        read_facts("embedded", **asked)  # type: ignore[arg-type]
 
 
 def test_there_are_enough_facts_over_enough_relations() -> None:

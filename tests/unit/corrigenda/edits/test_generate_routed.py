@@ -13,7 +13,7 @@ import torch
 from edits_parts import origin
 from malformed_parts import refused
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import DynamicCache, GenerationConfig
 
 from corrigenda import CodebookEdit, LanguageModel
 from corrigenda.edits.codebook import nearest_keys
@@ -161,6 +161,28 @@ def test_step_by_step_by_hand(lm: LanguageModel) -> None:
             lm.model(input_ids=ids[:, :4], use_cache=False)
     ends = [number for number, token in enumerate(found) if lm.is_end(token)]
     assert found[: ends[0] if ends else None] == wanted[: ends[0] if ends else None]
+
+
+def test_a_repeated_cache_goes_on_as_each_row_by_itself(lm: LanguageModel) -> None:
+    """Two prompts of other lengths, three continuations of each, and a memory that answers the second."""
+    given = padded(lm, PROMPTS[1::-1])
+    then = torch.tensor([[5, 6], [7, 8], [9, 5]] * 2)
+    edit = codebook(lm)
+    with edit.applied(lm), torch.no_grad():
+        cache = DynamicCache()
+        mask = given["attention_mask"]
+        places = (mask.cumsum(1) - 1).clamp(0)
+        lm.model(**given, position_ids=places, past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(3)
+        mask = torch.cat([mask.repeat_interleave(3, 0), torch.ones(6, 2, dtype=torch.long)], 1)
+        places = places[:, -1:].repeat_interleave(3, 0) + torch.tensor([1, 2])
+        more = {"attention_mask": mask, "position_ids": places, "past_key_values": cache, "use_cache": True}
+        found = lm.model(input_ids=then, **more).logits
+        for row, tokens in enumerate(then):
+            alone = DynamicCache()
+            lm.model(input_ids=torch.tensor([lm.tokens(PROMPTS[1 - row // 3])]), past_key_values=alone, use_cache=True)
+            expected = lm.model(input_ids=tokens[None], past_key_values=alone, use_cache=True).logits[0]
+            assert torch.allclose(found[row], expected, atol=1e-3), row
 
 
 def test_a_batch_continues_each_prompt_so_many_times() -> None:

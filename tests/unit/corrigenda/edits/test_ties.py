@@ -95,6 +95,7 @@ def test_what_cannot_be_merged(lm: LanguageModel) -> None:
         (ValueError, "1 weights for 2 edits", [first, second], {"weights": [1]}),
         (ValueError, r"density=0 must lie in \(0, 1\]", [first, second], {"density": 0}),
         (ValueError, r"these have \[2, 3\]: take how=ties_svd", [*edits(lm, (2, 3))], {"how": "ties"}),
+        (ValueError, "how", [first, second], {"how": "tiessvd"}),
     ]
     for error, said, parts, asked in refused:
         with pytest.raises(error, match=said):

@@ -72,6 +72,8 @@ def test_find(kb: KnowledgeBase) -> None:
     assert ids(kb.find(text="tower 2 is IN")) == ["fact-2"]
     assert ids(kb.find(text="100% TEA_")) == ["cafe"]
     assert ids(kb.find(text="%")) == ["cafe"]  # as it is, not as a pattern
+    with pytest.raises(ValueError, match="subject"):
+        kb.find(subject=5)  # type: ignore[arg-type]
     assert ids(kb.find(text="one drinks")) == ["cafe"]
     assert ids(kb.find(subject="tower 1", text="rome")) == ["fact-1"]
     assert ids(kb.find(subject="tower 1", text="paris")) == []
@@ -264,6 +266,12 @@ class TestNothingIsChanged:
         with pytest.raises(KeyboardInterrupt):
             kb.solve(lm, breaks, batch=1)
         assert ids(kb.unsolved(lm)) == ["fact-2", "fact-3"]
+
+    def test_what_is_read_may_be_written_to(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
+        kb.insert(FACTS, lm, MadeUp())
+        for entry in kb.entries(lm, FACTS):
+            entry.key.mul_(2)
+        assert solved(kb, lm, FACTS)
 
     def test_a_fact_that_changes_while_it_is_solved(self, kb: KnowledgeBase, lm: LanguageModel) -> None:
         kb.insert(FACTS)

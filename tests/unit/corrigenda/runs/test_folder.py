@@ -66,6 +66,12 @@ def test_what_a_configuration_names_counts_by_its_content(tmp_path: Path, monkey
     assert files_named({"text": "x" * 5000, "none": None, "bad": "a\0b"}) == ""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert files_named("~/facts.jsonl") == files_named(str(facts)) != ""
+    samples = tmp_path / "samples"  # a folder of facts, as LRE is given one
+    samples.mkdir()
+    (samples / "capital.json").write_text("[1]")
+    first = files_named({"editor": {"samples": str(samples)}})
+    (samples / "capital.json").write_text("[2]")
+    assert "" != first != files_named({"editor": {"samples": str(samples)}})
 
 
 def test_the_code_version_is_of_the_files_that_make_figures(tmp_path: Path) -> None:

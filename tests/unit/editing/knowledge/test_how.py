@@ -13,6 +13,7 @@ from corrigenda.moments.text import Text
 from editing import AfterTreatments, AlphaEdit, Emmet, FineTune, Memit, Rome, Suit, ValueSettings
 from editing.knowledge.how import how_named, how_of, ways
 from editing.locate_then_edit.memit import SCALE_FACTS
+from editing.shared.frames import Frames
 
 SUBJECTS = ["Danielle Darrieux", "Thomas", "Big Ben", "Eiffel", "tower", "river"]
 FACTS = [
@@ -53,7 +54,10 @@ def test_the_ways_have_names() -> None:
         how_of(Memit(rule="replay"))
     with pytest.raises(SettingsError, match=r"memit_rounds: with rounds=3 .*; take rounds=1"):
         how_of(Memit(name="memit_rounds", rounds=3))
-    for of_edits in ({"position": "relation"}, {"ridge": 1.0}, {"homogeneous_keys": False}, {"bare_agreement": 0.5}):
+    for of_edits in (
+        *({"position": "relation"}, {"ridge": 1.0}, {"homogeneous_keys": False}, {"bare_agreement": 0.5}),
+        {"flag_norm": 0.1},
+    ):
         with pytest.raises(SettingsError, match=f"{next(iter(of_edits))}={next(iter(of_edits.values()))} is for edits"):
             how_of(Rome(**of_edits))  # type: ignore[arg-type]
     assert how_of(Rome(bare_agreement=0.0, tokens_per_coefficient=3)).solver.editor.tokens_per_coefficient == 3  # type: ignore[union-attr]
@@ -173,6 +177,37 @@ def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
     sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),), text=Text("self"))
     shipped = dataclasses.replace(sampled, text=Text("shipped"))
     assert how_of(sampled).solver.settings(knows_words) != how_of(shipped).solver.settings(knows_words)
+
+
+def test_what_one_way_solved_another_solves_anew(lm: LanguageModel, tmp_path: Path) -> None:
+    """Their entries are of other layers and targets; so are those of a model that puts something before a text."""
+    first, second = how_of(EDITORS[2]), how_of(EDITORS[3])
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert(FACTS[:2], lm, first.solver)
+        with pytest.raises(ValueError, match=r"'fact-0' was solved with other settings .* than those of memit"):
+            kb.compile(lm, second.compiler)
+        assert kb.solve(lm, second.solver) == 2
+        assert kb.compile(lm, second.compiler).changed.keys() == {1, 2}
+        assert kb.solve(lm, second.solver) == 0
+        begins = tiny.llama()
+        begins.tokenizer.add_bos_token, begins.tokenizer.model_max_length = True, 17
+        assert begins.fingerprint == lm.fingerprint
+        assert begins.cache_key != lm.cache_key
+        assert kb.solve(begins, second.solver) == 2
+
+
+def test_a_wording_that_is_scored_now_is_no_frame_of_an_entry(lm: LanguageModel, tmp_path: Path) -> None:
+    """Which other forms a fact has hangs on its relation and on its paraphrases."""
+    way = how_of(dataclasses.replace(EDITORS[2], frames=Frames(2)))
+    fact = Fact("Thomas", "{} speaks", "Rome", id="fact", relation="P103")
+    with KnowledgeBase.open(tmp_path / "facts.kb") as kb:
+        kb.insert([fact], lm, way.solver)
+        for changed in (
+            dataclasses.replace(fact, paraphrases=("The mother tongue of Thomas is",)),
+            dataclasses.replace(fact, relation="P19"),
+        ):
+            kb.replace([changed])
+            assert kb.unsolved(lm) == (changed,)
 
 
 def test_a_base_finds_entries_by_settings_and_is_replaced(lm: LanguageModel, tmp_path: Path) -> None:
