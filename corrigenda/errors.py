@@ -63,10 +63,6 @@ class FactError(CorrigendaError, ValueError):
         return type(self), (self.field, self.problem)
 
 
-class ForeignFileError(CorrigendaError, ValueError):
-    """The file is of another owner."""
-
-
 class InferenceModeError(CorrigendaError, RuntimeError):
     """Something that takes gradients was called under `torch.inference_mode`, where there are none."""
 

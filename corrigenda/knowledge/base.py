@@ -1,10 +1,8 @@
 """`KnowledgeBase`: a list of facts that is kept, with what was solved for each, on disk beside a model.
 
-Two files: ``NAME``, an SQLite database with the facts and, for each solved entry, its layer, settings, weights and
-time; and ``NAME.vectors``, the entries' keys and values. Vectors are written first, beyond the end that the database
-knows, and count once it has them. Several processes may have a base open; writers wait for one another. Which facts are
-in force is asked of the whole list (`corrigenda.data.requests`): when a fact that superseded another is deleted, the
-other is in force again.
+One file, an SQLite database: the facts and, for each solved entry, its key and value, its layer, settings, weights and
+time. Several processes may have a base open; writers wait for one another. Which facts are in force is asked of the
+whole list (`corrigenda.data.requests`): when a fact that superseded another is deleted, the other is in force again.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from corrigenda.knowledge.database import Database
 from corrigenda.knowledge.entries import Compiler, Entry, Solver, request_hash, require_one_setting, solve_facts
 from corrigenda.knowledge.stored import StoredEntries, fact_of
 from corrigenda.knowledge.stored_facts import StoredFacts
-from corrigenda.knowledge.vectors import WIDTH
 from corrigenda.language_model import LanguageModel
 from corrigenda.settings.checked import AtLeastOne, Share, check_value
 from corrigenda.system.files import expanded
@@ -49,33 +46,25 @@ class KnowledgeBase:
         self.path = database.path
         self._database = database
         self._facts = StoredFacts(database.path)
-        self._entries = StoredEntries(Path(f"{database.path}.vectors"))
-        try:
-            with database.reading() as connection:
-                self._entries.vectors(connection)
-        except BaseException:
-            database.close()
-            raise
+        self._entries = StoredEntries(database.path)
 
     @classmethod
     def open(cls, path: str | Path, create: bool = True) -> KnowledgeBase:
         """Opens a knowledge base; what this takes does not grow with it.
 
         Args:
-            path: of the database, on a local disk; the vectors lie beside it.
+            path: of the database, on a local disk.
             create: whether to make an empty one where there is none.
 
         Raises:
             FileNotFoundError: there is none, and it is not to be made.
-            KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written; or the vectors
-                beside it are another's.
+            KnowledgeBaseError: the file is no knowledge base, damaged, or cannot be read or written.
         """
         return cls(Database(expanded(path), create))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the file."""
         self._database.close()
-        self._entries.close()
 
     def __enter__(self) -> KnowledgeBase:
         return self
@@ -307,44 +296,28 @@ class KnowledgeBase:
         """The entries of some facts for this model's weights, fact by fact and layer by layer.
 
         Raises:
-            KnowledgeBaseError: an entry or its vectors are damaged or missing.
+            KnowledgeBaseError: an entry is damaged.
             WrongModelError: a fact was solved on other weights only.
             ValueError: a fact was not solved, or its text in the file is another than the one that was solved for.
         """
-        looked_into: int | None = None
-        while True:
-            with self._database.reading() as connection:
-                generation = self._entries.generation(connection)
-                try:
-                    return [entry for fact in facts for entry in self._entries.read(connection, lm, fact)]
-                except KnowledgeBaseError:
-                    if generation == looked_into:
-                        raise
-            looked_into = generation  # perhaps another process wrote the vectors anew just now: once more
+        with self._database.reading() as connection:
+            return [entry for fact in facts for entry in self._entries.read(connection, lm, fact)]
 
     def compact(self, unused: Share = 0.0) -> int:
-        """Writes the vectors anew without those of entries that were deleted or solved again.
+        """Makes the file smaller by the room that deleted entries, and those that were solved again, leave in it.
 
-        What is read meanwhile is read from the earlier file; who wants to write waits.
+        What comes next would use that room, too. What is read meanwhile is read as it was; who wants to write waits.
 
         Args:
             unused: only if at least this share of the file is of no use any more.
 
         Returns:
-            by how many bytes less the vectors take.
+            by how many bytes less it takes.
 
         Raises:
-            KnowledgeBaseError: the file cannot be written, or the vectors are damaged; nothing is changed.
+            KnowledgeBaseError: the file cannot be written, or is damaged; nothing is changed.
         """
-        unused = check_value("KnowledgeBase.compact", "unused", unused, Share)
-        with self._database.changing() as connection:
-            used, numbers = self._entries.used(connection)
-            idle = used == numbers or numbers - used < unused * numbers
-            if not idle:
-                self._entries.compact(connection)
-        with self._database.changing() as connection:
-            self._entries.forget_others(connection)
-        return 0 if idle else (numbers - used) * WIDTH
+        return self._database.compact(check_value("KnowledgeBase.compact", "unused", unused, Share))
 
     def compile(self, lm: LanguageModel, how: Compiler) -> Edit:
         """An edit that makes the model answer as the facts in force say.
@@ -357,7 +330,7 @@ class KnowledgeBase:
             how: makes the edit, e.g. `corrigenda.knowledge.attached.Attached`.
 
         Raises:
-            KnowledgeBaseError: the vectors are damaged or missing.
+            KnowledgeBaseError: an entry is damaged.
             WrongModelError: the base was solved on other weights.
             ValueError: a fact was not solved, or not as it stands in the file now; or two were solved with different
                 settings.

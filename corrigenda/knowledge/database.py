@@ -3,7 +3,6 @@
 In WAL mode several processes read while one writes. WAL needs shared memory, so the file must lie on a local disk.
 """
 
-import glob
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -16,11 +15,12 @@ PATIENCE = 60.0
 """Seconds that a writer waits for another."""
 APPLICATION = 0x436F7272
 """Marks the file as a knowledge base ("Corr")."""
-FORMAT = 4
+FORMAT = 5
 """The version of the tables."""
 
 # Facts keep the order in which they were last said (`place`). subject, relation, prompt and object are as
-# `corrigenda.data.requests` compares them.
+# `corrigenda.data.requests` compares them. The vectors, float32 and little-endian, come last: who asks for what stands
+# before them reads no page of theirs.
 _TABLES = """
 CREATE TABLE facts (
     place INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -39,21 +39,14 @@ CREATE TABLE entries (
     fact TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
     layer INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    d_ffn INTEGER NOT NULL,
-    d_model INTEGER NOT NULL,
     checksum TEXT NOT NULL,
     settings TEXT NOT NULL,
     made TEXT NOT NULL,
-    request TEXT NOT NULL DEFAULT '',
+    request TEXT NOT NULL,
+    key BLOB NOT NULL,
+    value BLOB NOT NULL,
     PRIMARY KEY (fact, fingerprint, layer)
-) WITHOUT ROWID;
-CREATE TABLE vectors (
-    numbers INTEGER NOT NULL,
-    generation INTEGER NOT NULL DEFAULT 0,
-    identity TEXT NOT NULL DEFAULT ''
 );
-INSERT INTO vectors (numbers, identity) VALUES (0, lower(hex(randomblob(16))));
 """
 
 DAMAGED = "it is damaged: take an earlier copy, or import the facts into a new one"
@@ -70,18 +63,14 @@ class Database:
         self.path = path
         if path.is_dir():
             raise KnowledgeBaseError(f"{path} is a folder, and a knowledge base is a file: name a file in it")
-        # Looked for before the base: another process that makes one writes them last.
-        vectors = any(map(_has_content, path.parent.glob(f"{glob.escape(path.name)}.vectors*")))
         if not path.exists() and not create:
             raise FileNotFoundError(f"no knowledge base at {path}; name another file, or open it with create=True")
-        if vectors and not _has_content(path):
-            raise self._lost()
         with self._in_words():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
         try:
             with self._in_words():
-                self._prepare(vectors)
+                self._prepare()
         except BaseException:
             self.connection.close()
             raise
@@ -118,13 +107,25 @@ class Database:
         """Closes the file."""
         self.connection.close()
 
-    def _lost(self) -> KnowledgeBaseError:
-        return KnowledgeBaseError(
-            f"{self.path} has nothing in it, and there are the vectors of a knowledge base beside it "
-            f"({self.path.name}.vectors): put its file back from a copy; or delete the vectors, too, to begin a new one"
-        )
+    def compact(self, unused: float) -> int:
+        """Gives the room back to the disk that is of no use, if it is that share of the file; by how many bytes.
 
-    def _prepare(self, vectors: bool) -> None:
+        Raises:
+            KnowledgeBaseError: the file cannot be written, or is damaged.
+        """
+        with self._in_words():
+            size, pages, free = (
+                int(self.connection.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+            if not free or free < unused * pages:
+                return 0
+            self.connection.execute("VACUUM")
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            [left] = self.connection.execute("PRAGMA page_count").fetchone()
+        return size * (pages - int(left))
+
+    def _prepare(self) -> None:
         # Refuses another program's file before anything in it is changed.
         with self.reading() as connection:
             marks = self._marks()
@@ -132,8 +133,6 @@ class Database:
         new = empty and marks == (0, 0)
         if not new:
             self._require(marks)
-        elif vectors:
-            raise self._lost()
         self._use_wal()
         self.connection.execute("PRAGMA synchronous=FULL")
         if not new:
@@ -194,13 +193,6 @@ class Database:
                 raise
             where = error.filename or self.path
             raise KnowledgeBaseError(f"{where}: {error.strerror or error}; nothing was changed") from error
-
-
-def _has_content(path: Path) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size > 0
-    except FileNotFoundError:  # another process wrote the vectors anew between the two
-        return False
 
 
 def _code(error: sqlite3.DatabaseError) -> str:

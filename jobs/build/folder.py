@@ -1,6 +1,6 @@
 """`BuildFolder`: what a list of facts was built into, put in place as a whole.
 
-facts.kb, facts.kb.vectors   the knowledge base: the facts and what was solved for each
+facts.kb                     the knowledge base: the facts and what was solved for each
 model/ adapter/ gguf/ edit/  the edited model, the edit as a PEFT adapter and as one for llama.cpp, and the edit
 facts.jsonl                  the list that they were built from
 report.json report.html      the verification report

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from made_entries import MadeUp, WidthsAlone, a_fact, do
 from made_entries import verbs as all_verbs
 
 from corrigenda import KnowledgeBase
-from corrigenda.knowledge import stored, vectors
+from corrigenda.knowledge import stored
 
 LM = WidthsAlone()
 
@@ -37,32 +36,21 @@ def insert(kb: KnowledgeBase, told: Connection, first: int, count: int) -> None:
 
 
 def often(kb: KnowledgeBase, told: Connection) -> None:
-    """Writes the vectors anew, again and again, until a word."""
+    """Gives room back, again and again, until nobody listens."""
     while not told.poll():
         kb.compact()
-
-
-def compact(kb: KnowledgeBase, told: Connection, where: str) -> None:
-    """Writes the vectors anew, and is gone on the way: when they are written, when they count, or when all is done."""
-    places: dict[str, tuple[object, str]] = {
-        "written": (stored.VectorFile, "append"),
-        "counted": (stored.StoredEntries, "forget_others"),
-    }
-    with mock.patch.object(*places[where], kill) if where in places else nullcontext():  # type: ignore[arg-type]
-        kb.compact()
-    kill()
 
 
 def verbs(kb: KnowledgeBase, told: Connection, seed: int, first: int, killed_at: int | None) -> None:
     """Random verbs, endlessly, from the FIRSTth on.
 
-    At the KILLED_ATth, or the first insertion after it, it is gone when the vectors are written and the rest is not.
+    At the KILLED_ATth, or the first insertion after it, it is gone when the facts are written and the entries are not.
     """
     for number, (verb, fact, _) in enumerate(all_verbs(seed)):
         if number < first:
             continue
         if killed_at is not None and number >= killed_at and verb == "insert":
-            with mock.patch.object(vectors.os, "fsync", kill):
+            with mock.patch.object(stored.StoredEntries, "write", kill):
                 do(kb, verb, fact, LM)
         do(kb, verb, fact, LM)
         told.send(number)
