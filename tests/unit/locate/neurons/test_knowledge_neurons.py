@@ -101,6 +101,22 @@ def test_an_answer_that_stands_in_the_prompt_is_named_and_attributed() -> None:
     torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
 
 
+@pytest.mark.parametrize("prompt", ["user: Where is Paris?\nassistant:\n", "a set {} of", " Paris is"])
+def test_a_prompt_is_attributed_as_it_is(prompt: str) -> None:
+    lm = tiny.build_byte_level()
+    question = knowledge_neurons(lm, prompt, "France", steps=1, layers=[1]).question
+    assert question.prompt == prompt
+    assert list(question.ids[: question.n_prompt]) == lm.tokenizer(prompt)["input_ids"]
+    assert question.subject == (0, 0)
+
+
+def test_paraphrases_are_asked_with_the_joint_of_the_fact() -> None:
+    lm = tiny.build_byte_level()
+    fact = Fact("Paris", "{} is in (", "Rome", "France", paraphrases=("Where is {}? In",), joint="")
+    found = Neurons(steps=1, layers=(1,)).find(lm, fact)
+    assert {one.question.answer_ids for one in found.results} == {tuple(lm.tokenizer("France")["input_ids"])}
+
+
 def test_masks() -> None:
     lm = build("bert")
     with quiet():
