@@ -124,10 +124,11 @@ class CausalTrace:
     ) -> Tensor:
         """The indirect effects at the subject's last token alone, (layer,): that column of `find`'s exact grid.
 
-        It costs about as much less as the prompt has tokens. States are restored around `layers`, by default all; the
-        other arguments are those of `find`.
+        It costs about as much less as the prompt has tokens. States are restored around `layers`, by default all, and
+        negative numbers count from the end; the other arguments are those of `find`.
 
         Raises:
+            IndexError: the model has no such layer.
             ValueError: the method is not exact; and what `find` raises.
         """
         return self._columns(lm, fact, ("subject",), answer, layers)[0]
@@ -139,7 +140,8 @@ class CausalTrace:
         """The same at the subject's and at the relation's last token, (2, layer).
 
         Raises:
-            ValueError: as in `at_last_subject`; or the prompt ends with its subject.
+            IndexError: as in `at_last_subject`.
+            ValueError: as there; or the prompt ends with its subject.
         """
         return self._columns(lm, fact, ("subject", "relation"), answer, layers)
 
@@ -154,7 +156,7 @@ class CausalTrace:
         question = ask(lm, fact, answer)
         at = [last_of_relation(lm, question) if one == "relation" else question.subject[1] - 1 for one in of]
         runs = _Runs(lm, question, settings, self.noise.level(lm))
-        chosen = list(range(lm.n_layers) if layers is None else layers)
+        chosen = [lm.architecture.numbered(layer) for layer in (range(lm.n_layers) if layers is None else layers)]
         scores = runs.exact(chosen, at)[chosen][:, at].T
         require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return scores - runs.p_corrupted

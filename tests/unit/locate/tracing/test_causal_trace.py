@@ -27,9 +27,10 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(lm: LanguageModel,
     whole = settings.find(lm, FACT, "top")
     alone = settings.at_last_subject(lm, FACT, "top")
     assert torch.allclose(alone, whole.indirect_effects[:, whole.subject[1] - 1], atol=1e-6)
-    some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2])
-    assert torch.allclose(some, alone[[0, 2]], atol=1e-6)
+    some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2, -1, -2])
+    assert torch.allclose(some, alone[[0, 2, -1, -2]], atol=1e-6)
     assert float(alone.abs().max()) > 1e-5  # there is something to compare
+    refused(IndexError, "layer 4", settings.at_last_subject, lm, FACT, "top", layers=[4])
     refused(ValueError, "use find", replace(settings, method="attribution").at_last_subject, lm, FACT, "top")
 
 
