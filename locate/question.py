@@ -170,11 +170,11 @@ def require_relations(lm: LanguageModel) -> None:
         )
 
 
-def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:
-    """Checks that what was found is finite, or raises ValueError."""
+def require_numbers(lm: LanguageModel, prompt: str, found: Iterable[Tensor]) -> None:
+    """Checks that what was found after a prompt is finite, or raises ValueError."""
     if not all(bool(tensor.isfinite().all()) for tensor in found):
         raise ValueError(
-            f"{lm.name} gives no numbers (NaN or infinity) after {question.prompt!r}: nothing can be located; is it "
+            f"{lm.name} gives no numbers (NaN or infinity) after {prompt!r}: nothing can be located; is it "
             "wrecked, or its precision too low?"
         )
 

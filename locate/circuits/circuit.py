@@ -123,7 +123,7 @@ class Circuits:
         named = self._named(graph)
         task = ablation(lm, graph, contrast.ids, self._metric(contrast), self._ablated(lm, graph, contrasts))
         scores = attribute(task, self.method, self.steps)
-        require_numbers(lm, question, [scores])
+        require_numbers(lm, question.prompt, [scores])
         orders = rankings(task, scores, self.ranking == "absolute", self.controls, self.seed)
         if before is not None:
             orders["before"] = before.order

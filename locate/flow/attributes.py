@@ -149,7 +149,7 @@ def attribute_flow(
     # (layer, width) at the place that predicts, and at the subject's end; one place may be both.
     found = {name: torch.stack([each.value[-1] for each in parts]) for name, parts in seen.items()}
     ends = torch.stack([each.value[0 if subject <= last else -1] for each in seen["block"]])
-    require_numbers(lm, question, [*found.values(), ends])
+    require_numbers(lm, question.prompt, [*found.values(), ends])
     token = question.answer_ids[0]
     return AttributeFlow(
         fact=fact,

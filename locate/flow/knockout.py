@@ -98,7 +98,7 @@ class AttentionKnockout:
             if groups[name] and not (causal and min(groups[name]) > max(readers))
         }
         p_clean, probabilities = _Runs(lm, question, self, readers, read).all()
-        require_numbers(lm, question, [probabilities, torch.tensor(p_clean)])
+        require_numbers(lm, question.prompt, [probabilities, torch.tensor(p_clean)])
         return AttentionKnockoutResult(
             fact=fact,
             prompt=question.prompt,

@@ -182,7 +182,7 @@ class BackwardLens:
             return torch.nn.functional.cross_entropy(logits[places].double(), wanted.to(logits.device))
 
         parts = _factors(lm, batch, layers, loss)
-        require_numbers(lm, question, parts.values())
+        require_numbers(lm, question.prompt, parts.values())
         ranks: list[Tensor] = []
         texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "output": [], "shift": []}
         for number in range(len(layers)):

@@ -200,7 +200,7 @@ def attribute_all(
     questions = [_question(lm, prompt, answer, joint) for prompt, answer in asked]
     found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
     for question, result in zip(questions, found, strict=True):
-        require_numbers(lm, question, [result.attributions, result.activations])
+        require_numbers(lm, question.prompt, [result.attributions, result.activations])
     return [
         KnowledgeNeuronsResult(
             question=question,

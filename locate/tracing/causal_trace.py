@@ -98,7 +98,7 @@ class CausalTrace:
         sigma = self.noise.level(lm)
         runs = _Runs(lm, question, self, sigma)
         scores = runs.exact() if self.method == "exact" else runs.attributed()
-        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
+        require_numbers(lm, question.prompt, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return CausalTraceResult(
             fact=fact,
             prompt=question.prompt,
@@ -158,7 +158,7 @@ class CausalTrace:
         runs = _Runs(lm, question, settings, self.noise.level(lm))
         chosen = [lm.architecture.numbered(layer) for layer in (range(lm.n_layers) if layers is None else layers)]
         scores = runs.exact(chosen, at)[chosen][:, at].T
-        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
+        require_numbers(lm, question.prompt, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return scores - runs.p_corrupted
 
     def check(self, lm: LanguageModel) -> None:
