@@ -62,9 +62,13 @@ class Question:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probability of each of the answer's tokens, (row, token), from logits (row * token, vocabulary)."""
+        return self.log_probabilities(logits).exp()
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """Their logarithms, (row, token)."""
         logs = logits.float().log_softmax(-1).view(-1, len(self.answer_ids), logits.shape[-1])
         wanted = torch.tensor(self.answer_ids, device=logs.device)[None, :, None]
-        return logs.gather(2, wanted.expand(len(logs), -1, 1))[..., 0].exp()
+        return logs.gather(2, wanted.expand(len(logs), -1, 1))[..., 0]
 
     def at(self, rows: int, device: torch.device) -> Tensor:
         """The mask of the predicting positions, (rows, position)."""

@@ -335,13 +335,15 @@ class _Runs:
                 stack.enter_context(intervene(self.lm, Site(site, layer), Add(nudges[-1])))
             rows = torch.arange(1, self.samples + 1, device=self.batch.lengths.device)
             logits = forward_logits(self.lm, self.batch.rows(rows), self.at[rows])
-        gradients = torch.autograd.grad(self.question.probabilities(logits).prod(1).sum(), nudges)
+        # dP = P dlog P: through the model goes the gradient of log P, as that of a small P is 0 in 16 bits.
+        logs = self.question.log_probabilities(logits).sum(1)
+        gradients = torch.autograd.grad(logs.sum(), nudges)
+        p = logs.detach().exp()
         effects = []
         for layer, gradient in enumerate(gradients):
             output = self.outputs[site, layer]
-            effects.append(
-                ((output[0] - output[1:]) * gradient).sum(-1).mean(0)[: self.question.n_prompt].float().cpu()
-            )
+            effect = ((output[0] - output[1:]).float() * gradient.float()).sum(-1) * p.to(output.device)[:, None]
+            effects.append(effect.mean(0)[: self.question.n_prompt].cpu())
         single = torch.stack(effects)
         windows = [single[list(self.settings.layers(layer, self.depth))].sum(0) for layer in range(self.depth)]
         return self.p_corrupted + torch.stack(windows)

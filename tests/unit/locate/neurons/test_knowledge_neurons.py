@@ -82,6 +82,21 @@ def test_under_an_edit() -> None:
     assert not torch.allclose(plain.attributions[0], expected, atol=0.1 * largest)
 
 
+def test_an_unlikely_answer_has_attributions_in_16_bits_too() -> None:
+    """Its P is below 1e-9, and the smallest number of float16 6e-8; the tolerance is a dozen roundings of 2^-11."""
+    found = []
+    for precision in (torch.float32, torch.float16):
+        lm = tiny.build("llama", scale=8.0)
+        with torch.no_grad():
+            lm.model.get_output_embeddings().weight.mul_(4)
+            last = lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)])).logits[0, -1]
+        lm.model.to(precision)
+        found.append(knowledge_neurons(lm, FACT, [int(last.argmin())], steps=4))
+    assert found[0].probability < 1e-9
+    whole, half = (one.attributions / one.probability for one in found)
+    torch.testing.assert_close(half, whole, atol=12 * 2**-11 * float(whole.abs().max()), rtol=0)
+
+
 def test_answers() -> None:
     lm = build("gpt2")
     assert knowledge_neurons(lm, FACT, steps=1, layers=[3]).question.answer == "French"

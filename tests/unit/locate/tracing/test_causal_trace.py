@@ -140,6 +140,22 @@ def test_first_order_estimate_is_the_derivative(lm: LanguageModel) -> None:
     assert estimate.p_corrupted == pytest.approx(exact.p_corrupted)
 
 
+def test_an_unlikely_answer_has_attributions_in_16_bits_too() -> None:
+    """Its P is below 1e-9, and the smallest number of float16 6e-8; the tolerance is a dozen roundings of 2^-11."""
+    settings = CausalTrace(site="ffn", window=1, method="attribution", noise=Noise(samples=3, sigma=0.1))
+    found = []
+    for precision in (torch.float32, torch.float16):
+        lm = tiny.build("llama", scale=8.0)
+        with torch.no_grad():
+            lm.model.get_output_embeddings().weight.mul_(6)
+            last = lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)])).logits[0, -1]
+        lm.model.to(precision)
+        found.append(settings.find(lm, FACT, [int(last.argmin())]))  # type: ignore[arg-type]
+    assert found[0].p_corrupted < 1e-9
+    whole, half = (one.indirect_effects / one.p_corrupted for one in found)
+    torch.testing.assert_close(half, whole, atol=12 * 2**-11 * float(whole.abs().max()), rtol=0)
+
+
 def test_the_authors_noise() -> None:
     draws = Noise(samples=2, seed=1, recipe="rome").draw(0.5, 3, 4)
     expected = np.random.RandomState(1).randn(2, 3, 4) * 0.5
