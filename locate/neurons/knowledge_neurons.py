@@ -60,6 +60,11 @@ class KnowledgeNeuronsResult(SavedResult, file="neurons"):
         """
         return bool(set(self.question.answer_ids) & set(self.question.ids[: self.question.n_prompt]))
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What results have to share to be put together: the model, and how its neurons were found."""
+        return {name: getattr(self, name) for name in ("model", "layers", "method", "steps", "rule")}
+
     def neurons(self, threshold: float = 0.2) -> tuple[Neuron, ...]:
         """The coarse set: the neurons with more than `threshold` times the largest attribution, the largest first.
 

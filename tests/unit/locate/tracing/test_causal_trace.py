@@ -235,8 +235,11 @@ def test_what_cannot_be_averaged() -> None:
     refused(ValueError, "one kind, got 0", average, [])
     with pytest.raises(ValueError, match="one kind, got 2"):
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
-    with pytest.raises(ValueError, match="one kind, got 2"):
-        average([made_up(torch.zeros(2, 3), (0, 1)), replace(made_up(torch.zeros(2, 3), (0, 1)), hidden="relation")])
+    one = made_up(torch.zeros(2, 3), (0, 1))
+    for other in (replace(one, hidden="relation"), replace(one, samples=9)):
+        refused(ValueError, "one kind, got 2", average, [one, other])
+    refused(ValueError, "one noise, got sigma=1 to 3", average, [one, replace(one, sigma=3.0)])
+    assert average([one, replace(one, sigma=1 + 1e-7)]).n_facts == 2
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
