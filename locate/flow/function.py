@@ -26,7 +26,7 @@ from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode
 from corrigenda.settings.checked import check_value
 from corrigenda.text.display import quoted
-from locate.lens.words import rank_of, read_states, token_id, token_texts
+from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
 from locate.question import require_numbers
 from locate.saving import SavedResult
 
@@ -183,9 +183,11 @@ def transplant(
     At the end of the source the function is applied ("the capital of Poland is"); the target ends with another
     argument, and does not ask for it; the token is what the function would make of that argument. `how` as in
     `Transplant`. Only the target's last position runs again, for all layers at once. Raises UnknownTokenError: the
-    token's text is not one token; UnsupportedModelError: the model is an encoder; ValueError: it gives no numbers.
+    token's text is not one token; UnsupportedModelError: the model is an encoder, or has no final norm; ValueError: it
+    gives no numbers.
     """
     check_value("transplant", "how", how, Literal["add", "replace"])
+    final_norm(lm)
     number = token_id(lm, token)
     updates = _at_last(lm, source, "ffn")
     if how == "replace":

@@ -42,6 +42,8 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], list[str]]] = {
     "sub-updates": (lambda lm: sub_updates(lm, PROMPT), MASKED + MIXTURE),
     "early exit": (lambda lm: early_exit(lm, EarlyExitSettings(text=TEXT)), MASKED + MIXTURE),
     "logit lens": (lambda lm: logit_lens(lm, PROMPT), MASKED),
+    "early decoding": (lambda lm: decode_early(lm, PROMPT, {"answer": "Paris"}), MASKED),
+    "transplant": (lambda lm: transplant(lm, PROMPT, PROMPT, "Paris"), MASKED),
     "jacobian lens": (lambda lm: jacobian_lens(lm, JacobianSettings(TEXT, 2)), MASKED),
     "attribution": (lambda lm: logit_attribution(lm, PROMPT), MASKED + TWO_TEXTS + MIXTURE),
     "promoting": (lambda lm: promoters(lm, ["piano"]), MIXTURE),
