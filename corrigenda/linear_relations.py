@@ -24,7 +24,7 @@ from corrigenda.forward.recording import Recording
 from corrigenda.forward.shared import record_shared
 from corrigenda.language_model import LanguageModel
 from corrigenda.models.sites import Site
-from corrigenda.prompts import encode, encode_target, filled_span
+from corrigenda.prompts import encode, encode_target, filled_span, first_word
 from corrigenda.system.progress import track
 from corrigenda.text.joints import joined
 
@@ -107,7 +107,7 @@ def _asked(lm: LanguageModel, fact: Fact, examples: Sequence[Fact]) -> tuple[lis
     ids = encode(lm.tokenizer, prompt)
     span = filled_span(lm.tokenizer, prompt, fact.prompt, fact.subject)
     target = encode_target(lm.tokenizer, prompt, str(fact.target_true), fact.joint)
-    spaces = next((n for n, token in enumerate(target) if str(lm.tokenizer.decode([token])).strip()), 0)
+    spaces = first_word(lm.tokenizer, target)
     return [*ids, *target[:spaces]], span[1] - 1, target[spaces]
 
 

@@ -160,6 +160,11 @@ def encode_target(
     return ids
 
 
+def first_word(tokenizer: PreTrainedTokenizerBase, target: Sequence[int]) -> int:
+    """The place of a target's first token that is no space alone, which some tokenizers put before every number."""
+    return next((n for n, token in enumerate(target) if str(tokenizer.decode([token])).strip()), 0)
+
+
 def _after(tokenizer: PreTrainedTokenizerBase, prompt: str, text: str) -> list[int]:
     """The tokens of a text behind a prompt."""
     for before in (prompt, "\n", "."):

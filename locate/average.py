@@ -23,7 +23,7 @@ def average(results: Sequence[Any]) -> AverageTrace | AverageKnockout | NeuronCo
         results: of `causal_trace`, `attention_knockout` or `Neurons`.
 
     Raises:
-        ValueError: there is none, or they differ in their settings or in the model's depth.
+        ValueError: there is none, or they differ in their settings, in the model (neurons) or in its depth.
     """
     if results and isinstance(results[0], NeuronsResult):
         return NeuronCounts.of(results)

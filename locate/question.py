@@ -42,7 +42,7 @@ class Question:
         prompt: the text.
         ids: the prompt's tokens and all of the answer's but the last.
         n_prompt: how many of them are the prompt's.
-        subject: the subject's tokens, [first, last + 1).
+        subject: the subject's tokens, [first, last + 1); none, (0, 0), of a prompt that was asked alone.
         answer: the answer's text.
         answer_ids: its tokens.
         predicting: the positions whose logits give the answer's tokens, in order.
@@ -62,9 +62,13 @@ class Question:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probability of each of the answer's tokens, (row, token), from logits (row * token, vocabulary)."""
+        return self.log_probabilities(logits).exp()
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """Their logarithms, (row, token)."""
         logs = logits.float().log_softmax(-1).view(-1, len(self.answer_ids), logits.shape[-1])
         wanted = torch.tensor(self.answer_ids, device=logs.device)[None, :, None]
-        return logs.gather(2, wanted.expand(len(logs), -1, 1))[..., 0].exp()
+        return logs.gather(2, wanted.expand(len(logs), -1, 1))[..., 0]
 
     def at(self, rows: int, device: torch.device) -> Tensor:
         """The mask of the predicting positions, (rows, position)."""
@@ -86,18 +90,33 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     empty.
     """
     as_fact("locating", fact)
+    question = ask_prompt(lm, fact.statement, answer, fact.joint, fact)
+    if answer is None and fact.target_true is not None:
+        _require_known(lm, fact, question)
+    return question
+
+
+@one_thread
+def ask_prompt(
+    lm: LanguageModel, prompt: str, answer: Answer = None, joint: str | None = None, about: Fact | None = None
+) -> Question:
+    """The question that a prompt asks; what it raises is as in `ask`.
+
+    Between the prompt and the answer stands the `joint`, by default what follows from its end. The prompt has a subject
+    where it is the statement of a fact, which it is `about`.
+    """
     check_value("locating", "answer", answer, str | tuple[Count, ...] | None)
-    prompt = lm.reads(fact.statement)
-    slot = slot_in(prompt, fact.prompt, fact.subject)
+    prompt = lm.reads(prompt)
+    slot = None if about is None else slot_in(prompt, about.prompt, about.subject)
     masked = not lm.architecture.family.causal
     prompt = answering.with_mask(lm, prompt)
     ids = encode(lm.tokenizer, prompt)
-    span = subject_span(lm.tokenizer, prompt, fact.subject, slot)
+    span = (0, 0) if about is None else subject_span(lm.tokenizer, prompt, about.subject, slot)
     place = answering.position(lm, ids)
     given: list[int] | None = None
     if answer is not None and answer != "top":
         if isinstance(answer, str):
-            given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer, fact.joint)
+            given = encode_target(lm.tokenizer, answering.before_answer(lm, prompt), answer, joint)
         else:
             given = list(answer)
             if given and max(given) >= lm.model.config.get_text_config().vocab_size:
@@ -113,8 +132,6 @@ def ask(lm: LanguageModel, fact: Fact, answer: Answer = None) -> Question:
     lm.require_room(n_prompt, f"the prompt {quoted(prompt)}")
     if given is None:
         given = _says(lm, ids, place)
-        if answer is None and fact.target_true is not None:
-            _require_known(lm, fact, prompt, given)
     if not masked:
         ids = ids + given[:-1]
         lm.require_room(len(ids), f"the prompt {quoted(prompt)}")
@@ -157,11 +174,11 @@ def require_relations(lm: LanguageModel) -> None:
         )
 
 
-def require_numbers(lm: LanguageModel, question: Question, found: Iterable[Tensor]) -> None:
-    """Checks that what was found is finite, or raises ValueError."""
+def require_numbers(lm: LanguageModel, prompt: str, found: Iterable[Tensor]) -> None:
+    """Checks that what was found after a prompt is finite, or raises ValueError."""
     if not all(bool(tensor.isfinite().all()) for tensor in found):
         raise ValueError(
-            f"{lm.name} gives no numbers (NaN or infinity) after {question.prompt!r}: nothing can be located; is it "
+            f"{lm.name} gives no numbers (NaN or infinity) after {prompt!r}: nothing can be located; is it "
             "wrecked, or its precision too low?"
         )
 
@@ -183,9 +200,9 @@ def _top(lm: LanguageModel, ids: list[int], place: int) -> int:
     return int(forward_logits(lm, batch, torch.tensor([place], device=batch.lengths.device))[0].argmax())
 
 
-def _require_known(lm: LanguageModel, fact: Fact, prompt: str, says: list[int]) -> None:
+def _require_known(lm: LanguageModel, fact: Fact, question: Question) -> None:
     assert fact.target_true is not None
-    before = answering.before_answer(lm, prompt)
+    before, says = answering.before_answer(lm, question.prompt), list(question.answer_ids)
     if says != encode_target(lm.tokenizer, before, fact.target_true, fact.joint)[: len(says)]:
         raise UnknownFactError(
             f"{lm.name} does not know that {fact.statement!r} ends in {fact.target_true!r}: it says "

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class LayerScores(Protocol):
-    """A result that has an opinion on layers: an `AverageTrace`, or a result of knowledge neurons."""
+    """A result that has an opinion on layers: what `average` makes of traces or of knowledge neurons."""
 
     def layer_scores(self) -> Tensor:
         """How much of the facts each layer holds, (layer,): of all layers, or of the result's `layers`."""
@@ -16,8 +16,8 @@ class LayerScores(Protocol):
 def suggest_layers(result: LayerScores, n: int = 1) -> list[int]:
     """The n layers that hold most of the facts by a locator's measure, the best one first.
 
-    From tracing (of FFN windows): the indirect effect at the last subject token, by the window's centre. From
-    knowledge neurons: the attribution in each layer. Where a fact is found is not always where it is best edited (Hase
+    Of an `AverageTrace` (of FFN windows): the indirect effect at the last subject token, by the window's centre. Of
+    `NeuronCounts`: the attribution in each layer. Where a fact is found is not always where it is best edited (Hase
     et al. 2023, "Does Localization Inform Editing?"): compare before relying on it.
 
     Raises:

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from corrigenda import LanguageModel
+from corrigenda import Fact, LanguageModel
 
 WORDS = """
 the a of in is are was were on at to and by with tower city country capital river language mother tongue
@@ -188,6 +188,10 @@ def build_byte_level(family: str = "llama") -> LanguageModel:
             if parameter.ndim == 2:
                 parameter.data.mul_(3.0)
     return LanguageModel(model.to(DEVICE), byte_level(), f"tiny-{family}-bytes")
+
+
+NUMBER = Fact("Paris", "{} was founded in", "1949")
+"""Its object is, to `build_byte_level`, a space alone and four digits, as numbers are to SmolLM2."""
 
 
 def build(family: str, seed: int = 0, scale: float = 3.0) -> LanguageModel:

@@ -109,7 +109,7 @@ class Text:
         Raises:
             FileNotFoundError: the source is neither a file nor looks like a data set.
             ConnectionError: the hub cannot be reached.
-            ValueError: the source is shorter than the tokens asked for.
+            ValueError: the source is shorter than the tokens asked for, or the shipped text than one sequence.
         """
         if (fitting := self.fitting(lm)).source == "self":
             return sample(lm, fitting)
@@ -126,7 +126,7 @@ class Text:
                 f"nor a hub data set ({', '.join(HUB)}, owner/name)"
             )
         sequences = list(itertools.islice(_cut(lm, paragraphs, self.length), self.n_sequences))
-        if len(sequences) < self.n_sequences and self.source == "shipped":
+        if sequences and len(sequences) < self.n_sequences and self.source == "shipped":
             found = len(sequences) * self.length
             logger.warning("the shipped text has %d tokens for %s, %d were asked for", found, lm.name, self.tokens)
         elif len(sequences) < self.n_sequences:

@@ -14,6 +14,7 @@ from torch import Tensor
 from corrigenda import Edit, Fact, LanguageModel
 from corrigenda.facts import as_fact
 from corrigenda.models.alone import one_thread
+from corrigenda.prompts import first_word
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
 from locate.circuits.counterfactual import Contrast, find_contrasts
 from locate.circuits.faithfulness import SHARES, Control, metric_by_size, rankings
@@ -116,14 +117,15 @@ class Circuits:
                 f"there is no counterfactual of {question.prompt!r}: no fact of its relation with another object has a "
                 f"subject of {end - begin} tokens; name one, or take ablation=zero with metric=log_probability"
             )
-        first = question.answer_ids[0]
-        alone = Contrast(fact, "", question.ids[: question.n_prompt], (), first, first)
+        place = first_word(lm.tokenizer, question.answer_ids)
+        first = question.answer_ids[place]
+        alone = Contrast(fact, "", question.ids[: question.n_prompt + place], (), first, first)
         contrast = contrasts[0] if contrasts else alone
         graph = graph_of(lm, list(contrast.ids))
         named = self._named(graph)
         task = ablation(lm, graph, contrast.ids, self._metric(contrast), self._ablated(lm, graph, contrasts))
         scores = attribute(task, self.method, self.steps)
-        require_numbers(lm, question, [scores])
+        require_numbers(lm, question.prompt, [scores])
         orders = rankings(task, scores, self.ranking == "absolute", self.controls, self.seed)
         if before is not None:
             orders["before"] = before.order

@@ -216,7 +216,7 @@ def _activations(lm: LanguageModel, one: FeatureDictionary, question: Question) 
     batch = lm.batch([list(question.ids[: question.n_prompt])])
     given, output = (each[0, places].float() for each in ffn_states(lm, one.layer, batch))
     read = one.read_of(given, output)
-    require_numbers(lm, question, [read, output])
+    require_numbers(lm, question.prompt, [read, output])
     return one.encode(read).cpu(), ((output - one(read)).norm(dim=1) / output.norm(dim=1)).cpu()
 
 

@@ -118,14 +118,15 @@ class DictionaryTraining:
         Its state is kept on disk as it learns: the same call goes on from there, to the same bits. Raises IndexError:
         the model has no such layer; SettingsError: there are fewer features than fire, or it has learned from more
         tokens already; UnsupportedModelError: the layer is a mixture of experts, or the model an encoder or an
-        encoder-decoder; ValueError: an edit is applied, or the model gives no finite numbers.
+        encoder-decoder; ValueError: an edit is applied, or the model gives no finite numbers; WrongModelError: its
+        weights were changed by hand.
         """
         if lm.edits:
             raise ValueError("a dictionary is trained on the unedited model: revert its edits first")
         layer = lm.architecture.numbered(lm.n_layers // 2 if self.layer is None else self.layer)
         require_place(lm, layer, "training a dictionary")
         training = _Training(self, lm, layer, texts)
-        path = cache_folder() / "dictionaries" / lm.fingerprint / f"{self._key(layer, texts)}.safetensors"
+        path = cache_folder() / "dictionaries" / lm.cache_key / f"{self._key(layer, texts)}.safetensors"
         if (kept := read_kept(path, "the training begins anew")) is not None:
             training.restore(*kept)
         per_buffer = training.rows * (self.length - FIRST) // self.batch * self.batch

@@ -23,7 +23,7 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
-from corrigenda.prompts import encode_plain
+from corrigenda.prompts import encode_plain, first_word
 from corrigenda.settings.checked import AtLeastOne, check_value
 from corrigenda.text.display import unspaced
 from corrigenda.text.joints import joined
@@ -46,7 +46,7 @@ class AttributeFlow(SavedResult, file="attributes"):
     Attributes:
         fact: the fact.
         prompt: its prompt, as the model read it.
-        answer: the answer whose first token is followed.
+        answer: the answer whose first token is followed; a space alone before it counts as the prompt's.
         k: over how many top tokens the rate is taken.
         n_attributes: how many tokens count as attributes.
         rates: the share of the top k tokens of the subject's last state, after each layer, that are attributes,
@@ -136,7 +136,8 @@ def attribute_flow(
     batch = question.batch(lm)
     device = batch.lengths.device
     places = torch.zeros_like(batch.input_ids, dtype=torch.bool)
-    subject, last = question.subject[1] - 1, question.predicting[0]
+    first = first_word(lm.tokenizer, question.answer_ids)
+    subject, last = question.subject[1] - 1, question.predicting[first]
     places[0, [subject, last]] = True
     layers = range(lm.n_layers)
     sites: tuple[SiteName, ...] = ("attention", "ffn", "block")
@@ -149,8 +150,8 @@ def attribute_flow(
     # (layer, width) at the place that predicts, and at the subject's end; one place may be both.
     found = {name: torch.stack([each.value[-1] for each in parts]) for name, parts in seen.items()}
     ends = torch.stack([each.value[0 if subject <= last else -1] for each in seen["block"]])
-    require_numbers(lm, question, [*found.values(), ends])
-    token = question.answer_ids[0]
+    require_numbers(lm, question.prompt, [*found.values(), ends])
+    token = question.answer_ids[first]
     return AttributeFlow(
         fact=fact,
         prompt=question.prompt,

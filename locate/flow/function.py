@@ -26,7 +26,8 @@ from corrigenda.models.sites import Site, SiteName
 from corrigenda.prompts import encode
 from corrigenda.settings.checked import check_value
 from corrigenda.text.display import quoted
-from locate.lens.words import rank_of, read_states, token_id, token_texts
+from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
+from locate.question import require_numbers
 from locate.saving import SavedResult
 
 
@@ -95,13 +96,14 @@ def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]
     """Reads the states at a prompt's last token in words, after each layer, and follows tokens there, by name.
 
     Raises UnknownTokenError: a text is not one token (`locate.lens.words.token_id`); UnsupportedModelError: the model's
-    states cannot be read in words.
+    states cannot be read in words; ValueError: the model gives no numbers.
     """
     wanted = torch.tensor([token_id(lm, token) for token in tokens.values()], dtype=torch.long)
     states = _at_last(lm, prompt, "block")
     scores = read_states(lm, states)
+    probabilities = scores.softmax(-1)
+    require_numbers(lm, prompt, [probabilities])
     ranks = [rank_of(scores, token) for token in wanted.tolist()]
-    probabilities = scores.softmax(-1)[:, wanted.to(scores.device)].T
     top = scores.argmax(-1).tolist()
     return EarlyDecoding(
         prompt=lm.reads(prompt),
@@ -109,7 +111,7 @@ def decode_early(lm: LanguageModel, prompt: str, tokens: Mapping[str, str | int]
         tokens=token_texts(lm, wanted.tolist()),
         top=token_texts(lm, top),
         ranks=torch.stack(ranks).cpu() if ranks else torch.zeros(0, lm.n_layers, dtype=torch.long),
-        probabilities=probabilities.cpu(),
+        probabilities=probabilities[:, wanted.to(scores.device)].T.cpu(),
     )
 
 
@@ -181,9 +183,11 @@ def transplant(
     At the end of the source the function is applied ("the capital of Poland is"); the target ends with another
     argument, and does not ask for it; the token is what the function would make of that argument. `how` as in
     `Transplant`. Only the target's last position runs again, for all layers at once. Raises UnknownTokenError: the
-    token's text is not one token; UnsupportedModelError: the model is an encoder.
+    token's text is not one token; UnsupportedModelError: the model is an encoder, or has no final norm; ValueError: it
+    gives no numbers.
     """
     check_value("transplant", "how", how, Literal["add", "replace"])
+    final_norm(lm)
     number = token_id(lm, token)
     updates = _at_last(lm, source, "ffn")
     if how == "replace":
@@ -198,6 +202,8 @@ def transplant(
     partial = PartialForward(lm, recording, 0, last.expand(depth), rows)
     logits = _each_layer_once(lm, partial, updates, last.expand(depth))
     before, after = recording.logits.float(), logits.float()
+    probabilities = after.softmax(-1)[:, number].cpu()
+    require_numbers(lm, target, [before.softmax(-1), probabilities])
     return Transplant(
         source=lm.reads(source),
         target=lm.reads(target),
@@ -205,7 +211,7 @@ def transplant(
         token=token_texts(lm, [number])[0],
         before=float(before.softmax(-1)[0, number]),
         rank_before=int(rank_of(before, number)),
-        probabilities=after.softmax(-1)[:, number].cpu(),
+        probabilities=probabilities,
         ranks=rank_of(after, number).cpu(),
         top=token_texts(lm, after.argmax(-1).tolist()),
     )

@@ -83,7 +83,8 @@ class AttentionKnockout:
         Raises:
             UnknownFactError: the model's answer is not the fact's true object.
             UnsupportedModelError: the model's attention takes no mask of edges.
-            ValueError: there is no reader, or nothing is left for it to read; or the model gives no numbers.
+            ValueError: there is no reader, or nothing is left for it to read; the model gives no numbers, or gives
+                the answer the probability 0.
         """
         self.check(lm)
         question = ask(lm, fact, answer)
@@ -98,7 +99,12 @@ class AttentionKnockout:
             if groups[name] and not (causal and min(groups[name]) > max(readers))
         }
         p_clean, probabilities = _Runs(lm, question, self, readers, read).all()
-        require_numbers(lm, question, [probabilities, torch.tensor(p_clean)])
+        require_numbers(lm, question.prompt, [probabilities, torch.tensor(p_clean)])
+        if p_clean == 0:
+            raise ValueError(
+                f"{lm.name} gives {question.answer!r} the probability 0 after {question.prompt!r}, and nothing can be "
+                "knocked out of it; ask for an answer that it may give, or for what it says (answer='top')"
+            )
         return AttentionKnockoutResult(
             fact=fact,
             prompt=question.prompt,

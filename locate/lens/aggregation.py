@@ -178,9 +178,9 @@ def aggregation(
     require_prefixes(lm)
     if text.length <= FIRST:
         raise ValueError(f"text.length={text.length}: sequences of at least {FIRST + 1} tokens are needed")
-    positions = torch.randint(FIRST, text.length, (min(texts, text.n_sequences),), generator=generator)
     with lm.edits.suspended():
-        sequences = text.sequences(lm)
+        sequences = text.sequences(lm)[:texts]
+        positions = torch.randint(FIRST, text.length, (len(sequences),), generator=generator)
         tops = _tops(lm)
         order = positions.argsort(stable=True).tolist()
         rows = max(1, TOKENS // text.length)

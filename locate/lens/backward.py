@@ -28,7 +28,7 @@ from corrigenda.facts import as_fact
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import state_entering
-from corrigenda.prompts import TokenBatch
+from corrigenda.prompts import TokenBatch, first_word
 from corrigenda.settings.checked import AtLeastOne, checked
 from corrigenda.text.display import quoted
 from locate.lens.parts import require_memories
@@ -55,7 +55,8 @@ class BackwardLensResult(SavedResult, file="backward"):
         imprint: by layer and position, the top tokens of the FFN's input.
         output: of the FFN's output, which is what the coefficients make of the values.
         shift: of -delta, which a step of gradient descent adds to the values.
-        ranks: the rank of the target's first token in -delta, 0 for the top one, (layer, position).
+        ranks: the rank of the target's first token (that is no space alone) in -delta, 0 for the top one,
+            (layer, position).
         factors: "coefficients" m, (layer, position, d_ffn), and "gradients" delta, (layer, position, d_model), whose
             outer products sum to the gradient; "inputs" and "outputs" of the FFN, (layer, position, d_model). In
             float32; of a float64 model in float64.
@@ -182,12 +183,13 @@ class BackwardLens:
             return torch.nn.functional.cross_entropy(logits[places].double(), wanted.to(logits.device))
 
         parts = _factors(lm, batch, layers, loss)
-        require_numbers(lm, question, parts.values())
+        require_numbers(lm, question.prompt, parts.values())
+        token = question.answer_ids[first_word(lm.tokenizer, question.answer_ids)]
         ranks: list[Tensor] = []
         texts: dict[str, list[tuple[tuple[str, ...], ...]]] = {"imprint": [], "output": [], "shift": []}
         for number in range(len(layers)):
             shift = read_static(lm, -parts["gradients"][number])
-            ranks.append(rank_of(shift, question.answer_ids[0]).cpu())
+            ranks.append(rank_of(shift, token).cpu())
             texts["shift"].append(_named(lm, shift, self.words))
             texts["imprint"].append(_named(lm, read_static(lm, parts["inputs"][number]), self.words))
             texts["output"].append(_named(lm, read_static(lm, parts["outputs"][number]), self.words))

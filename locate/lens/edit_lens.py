@@ -37,7 +37,7 @@ from corrigenda.edits.weights import WeightEdit
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
 from corrigenda.models.bare import Place
-from corrigenda.prompts import encode, encode_target
+from corrigenda.prompts import encode, encode_target, first_word
 from corrigenda.settings.checked import AtLeastOne, ShareAboveZero, check_class, checked
 from locate.lens.edit_results import Component, EditLensResult, FactReading, LayerReading, NearNeuron
 from locate.lens.words import bottom, rank_of, read_static, token_texts, top, unembedding
@@ -153,7 +153,8 @@ class EditLens:
             wanted = fact.target_new if fact.target_new is not None else fact.target_true
             assert wanted is not None
             prompt = lm.reads(fact.statement)
-            token = encode_target(lm.tokenizer, prompt, wanted, fact.joint)[0]
+            target = encode_target(lm.tokenizer, prompt, wanted, fact.joint)
+            token = target[first_word(lm.tokenizer, target)]
             weights, read_off = [], []
             for right in rights:
                 scores = read_static(lm, right)

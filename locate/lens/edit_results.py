@@ -86,7 +86,8 @@ class FactReading:
         id: the fact's.
         statement: its prompt.
         object: its new object (of an erasure, the old one).
-        token: the object's first token, whose ranks follow; 0 is the top one of the vocabulary.
+        token: the object's first token (that is no space alone), whose ranks follow; 0 is the top one of the
+            vocabulary.
         weights_ranks: by layer reading, its best rank in the right sides of the components, in either sign: what can be
             read off the weights alone. Chance is the best of twice as many draws as there are components.
         written_ranks: by layer reading, its rank in m D at the position of the prompt where that is largest, with m of

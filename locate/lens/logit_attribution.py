@@ -150,6 +150,7 @@ def logit_attribution(
         UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts.
         IndexError: the prompt has no such position.
         ContextLengthError: the prompt is longer than the model reads.
+        ValueError: the model gives no numbers.
     """
     norm = final_norm(lm)
     if lm.architecture.has_encoder:

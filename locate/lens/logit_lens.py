@@ -22,6 +22,7 @@ from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
 from corrigenda.text.display import quoted
 from locate.lens.words import final_norm, rank_of, read_states, token_id, token_texts
+from locate.question import require_numbers
 from locate.saving import SavedResult
 
 TENSORS = ("top_ids", "top_probabilities", "probabilities", "ranks")
@@ -127,6 +128,7 @@ def logit_lens(
         UnknownTokenError: the token is not one token of the model.
         UnsupportedModelError: the model is an encoder, or has no final norm.
         ContextLengthError: the prompt is longer than the model reads.
+        ValueError: the model gives no numbers.
     """
     final_norm(lm)
     ids = lm.tokens(prompt)
@@ -147,6 +149,7 @@ def logit_lens(
         found["probabilities"].append(probabilities[:, wanted].float().cpu())
         found["ranks"].append(rank_of(logits, wanted).cpu())
     tensors = {name: torch.stack(parts) for name, parts in found.items()}
+    require_numbers(lm, prompt, [tensors["probabilities"]])
     return LogitLensResult(
         prompt=lm.reads(prompt),
         tokens=token_texts(lm, ids),

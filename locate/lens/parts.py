@@ -23,6 +23,7 @@ from corrigenda.models.families import name_of
 from corrigenda.models.matrices import stores_transposed
 from corrigenda.models.sites import Change, Site, SiteName, state_entering
 from locate.lens.words import LARGE, norm_weight, precision, precision_of
+from locate.question import require_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,7 @@ def parts_of(lm: LanguageModel, ids: Sequence[int], position: int = -1) -> Decom
     """Runs a prompt of a decoder once and takes its parts at one position; negative ones count from the end.
 
     Raises IndexError: the prompt has no such position; UnsupportedModelError: a layer adds something else than its
-    attention and its FFN, or is a mixture of experts.
+    attention and its FFN, or is a mixture of experts; ValueError: the model gives no numbers.
     """
     [parts] = parts_of_each(lm, [ids], [position])
     return parts
@@ -151,6 +152,8 @@ def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: S
             for layer in range(lm.n_layers)
         ]
         logits = forward_logits(lm, batch, at).to(precision(lm))
+    for ids, said in zip(rows, logits, strict=True):
+        require_numbers(lm, lm.text(ids), [said])
     return [
         Decomposition(
             tuple(_layer(lm, layer, seen[layer], passed[layer], row, place) for layer in range(lm.n_layers)), said

@@ -143,9 +143,9 @@ def saturation_events(
     require_memories(lm, range(lm.n_layers))
     if text.length <= FIRST:
         raise ValueError(f"text.length={text.length}: sequences of at least {FIRST + 1} tokens are needed")
-    positions = torch.randint(FIRST, text.length, (min(texts, text.n_sequences),), generator=generator)
     with lm.edits.suspended():
-        sequences = text.sequences(lm)
+        sequences = text.sequences(lm)[:texts]
+        positions = torch.randint(FIRST, text.length, (len(sequences),), generator=generator)
         prefixes = [sequences[number][: place + 1] for number, place in enumerate(positions.tolist())]
         order = positions.argsort(stable=True).tolist()  # those of one batch are of about one length
         rows = max(1, TOKENS // text.length)

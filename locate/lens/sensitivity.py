@@ -35,8 +35,9 @@ class Sensitivity(SavedResult, file="sensitivity"):
 
     Attributes:
         neurons: which neurons of each layer were looked at, (layer, neuron).
-        changes: (layer, neuron, trigger, which of `REMOVED`); NaN where it could not be measured: a prefix of two
-            tokens has no token between them, and of a coefficient of 0 there is no relative change.
+        changes: (layer, neuron, trigger, which of `REMOVED`); NaN where it could not be measured: of a prefix of two
+            tokens one alone would be left, whose states are extreme (`locate.lens.triggers.FIRST`), and of a
+            coefficient of 0 there is no relative change.
     """
 
     neurons: Tensor
@@ -143,8 +144,8 @@ def _changes(
         for rank in range(top):
             ids = triggers.ids(layer, neuron, rank)
             between = int(torch.randint(1, max(2, len(ids) - 1), (1,), generator=generator))
-            for kind, at in enumerate((0, len(ids) - 1, between)):
-                if kind < 2 or len(ids) > 2:
+            if len(ids) > 2:
+                for kind, at in enumerate((0, len(ids) - 1, between)):
                     cases.append(((place, rank, kind), ids[:at] + ids[at + 1 :]))
     cases.sort(key=lambda case: len(case[1]))
     for some in _batches(cases):

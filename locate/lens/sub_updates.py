@@ -155,7 +155,7 @@ def sub_updates(
         UnknownTokenError: the token is not one token of the model.
         UnsupportedModelError: the model is an encoder, has no final norm, or its layers are not the sum of known parts.
         IndexError: the prompt has no such position.
-        ValueError: k or words is below 1.
+        ValueError: k or words is below 1, or the model gives no numbers.
     """
     final_norm(lm)
     if k < 1 or words < 1:

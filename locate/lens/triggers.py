@@ -214,9 +214,6 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
         raise UnsupportedModelError(
             f"{name_of(lm.model)}: its layers have different numbers of neurons ({', '.join(map(str, sorted(widths)))})"
         )
-    n_prefixes = text.n_sequences * (text.length - FIRST - 1)
-    if n_prefixes < t:
-        raise ValueError(f"t={t}: the text has only {max(n_prefixes, 0)} prefixes; take longer text or a smaller t")
     path = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}.safetensors"
     known = read_kept(path, "the triggers are searched for again")
     if known is not None:
@@ -248,6 +245,9 @@ def _search(lm: LanguageModel, text: Text, t: int, part: Path) -> Triggers:
     """Runs the text once, from the first batch that the kept lists lack, which are in a file."""
     tokens = torch.tensor(text.sequences(lm), dtype=torch.int32)
     n_texts, length = tokens.shape
+    n_prefixes = max(n_texts * (length - FIRST - 1), 0)
+    if n_prefixes < t:
+        raise ValueError(f"t={t}: the text has only {n_prefixes} prefixes; take longer text or a smaller t")
     memories = [lm.memory(layer) for layer in range(lm.n_layers)]
     signed = memories[0].gates is not None
     lists = [Largest(memory.d_ffn, t, signed) for memory in memories]

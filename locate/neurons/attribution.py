@@ -214,8 +214,13 @@ class _Group:
         owner = torch.repeat_interleave(
             torch.arange(n_rows, device=self.device), self.counts[which].repeat(len(numbers))
         )
-        gradients = torch.autograd.grad(logits, leaves, self._slope(logits, owner, place.repeat(len(numbers)), n_rows))
-        return [gradient.float() for gradient in gradients]
+        # dP = P dlog P: through the model goes the gradient of log P, as that of a small P is 0 in 16 bits.
+        slope, p = self._slope(logits, owner, place.repeat(len(numbers)), n_rows)
+        gradients = torch.autograd.grad(logits, leaves, slope)
+        return [
+            gradient.float() * each.to(gradient.device)[:, None]
+            for gradient, each in zip(gradients, p.chunk(len(numbers)), strict=True)
+        ]
 
     def _places(self, pairs: Sequence[Pair]) -> Tensor:
         """The places of the pairs' questions, one after another."""
@@ -234,14 +239,17 @@ class _Group:
         return replace(self.recording, cache=tensors)
 
     @torch.no_grad()
-    def _slope(self, logits: Tensor, owner: Tensor, place: Tensor, n_rows: int) -> Tensor:
-        """dP/dlogits, (place, vocabulary), of each row's whole answer: P (1[token is the target] - p(token))."""
+    def _slope(self, logits: Tensor, owner: Tensor, place: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Of each row's whole answer dlog P/dlogits, 1[token is the target] - p(token), and P, (place,).
+
+        The first is (place, vocabulary).
+        """
         owner, targets = owner.to(logits.device), self.targets[place].to(logits.device)[:, None]
         likely = logits.float().softmax(-1)
         logs = likely.gather(1, targets).log()
-        whole = logs.new_zeros(n_rows).index_add(0, owner, logs[:, 0]).exp()[owner, None]
-        likely.mul_(-whole).scatter_add_(1, targets, whole)
-        return likely.to(logits.dtype)
+        whole = logs.new_zeros(n_rows).index_add(0, owner, logs[:, 0]).exp()[owner]
+        likely.neg_().scatter_add_(1, targets, torch.ones_like(logs))
+        return likely.to(logits.dtype), whole
 
     def _per_question(self, at_places: Tensor) -> Tensor:
         """Sums over each question's places: (place, width) -> (question, width)."""

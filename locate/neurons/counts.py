@@ -42,10 +42,13 @@ class NeuronCounts(SavedResult, file="counts"):
         """The counts of some facts' neurons.
 
         Raises:
-            ValueError: there is no result, or they looked at different layers.
+            ValueError: there is no result, or they are of different models or settings.
         """
-        if len({result.layers for result in results}) != 1:
-            raise ValueError("neurons can be counted together where all results looked at the same layers")
+        kinds = {str(result.results[0].settings | {"threshold": result.threshold}) for result in results}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"neurons are counted together where all were found alike, got {len(kinds)} kinds: {sorted(kinds)}"
+            )
         prompts = [torch.stack([each.by_layer() for each in result.results]).mean(0) for result in results]
         return cls(
             layers=results[0].layers,

@@ -22,7 +22,7 @@ from corrigenda.settings.checked import AtLeastOne, Count, check_value
 from corrigenda.text.joints import joined
 from locate.neurons.attribution import Method, Rule, attribute
 from locate.neurons.plots import plot_layers
-from locate.question import Answer, Question, ask, require_numbers
+from locate.question import Answer, Question, ask, ask_prompt, require_numbers
 from locate.saving import SavedResult
 
 
@@ -59,6 +59,11 @@ class KnowledgeNeuronsResult(SavedResult, file="neurons"):
         The answer is attributed all the same, but what is found may then be what copies it.
         """
         return bool(set(self.question.answer_ids) & set(self.question.ids[: self.question.n_prompt]))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What results have to share to be put together: the model, and how its neurons were found."""
+        return {name: getattr(self, name) for name in ("model", "layers", "method", "steps", "rule")}
 
     def neurons(self, threshold: float = 0.2) -> tuple[Neuron, ...]:
         """The coarse set: the neurons with more than `threshold` times the largest attribution, the largest first.
@@ -183,8 +188,12 @@ def attribute_all(
     rule: Rule = "midpoint",
     layers: Sequence[int] | None = None,
     max_tokens: int = 192,
+    joint: str | None = None,
 ) -> list[KnowledgeNeuronsResult]:
-    """`knowledge_neurons` for several prompts with their answers, side by side, which is faster."""
+    """`knowledge_neurons` for several prompts with their answers, side by side, which is faster.
+
+    Between prompts that are no facts and their answers stands the `joint`, by default what follows from their ends.
+    """
     for name, value, allowed in (
         ("method", method, Method),
         ("steps", steps, AtLeastOne),
@@ -193,10 +202,10 @@ def attribute_all(
     ):
         check_value("knowledge_neurons", name, value, allowed)
     chosen = select_layers(lm, layers)
-    questions = [_question(lm, prompt, answer) for prompt, answer in asked]
+    questions = [_question(lm, prompt, answer, joint) for prompt, answer in asked]
     found = attribute(lm, questions, chosen, method, steps, rule, max_tokens)
     for question, result in zip(questions, found, strict=True):
-        require_numbers(lm, question, [result.attributions, result.activations])
+        require_numbers(lm, question.prompt, [result.attributions, result.activations])
     return [
         KnowledgeNeuronsResult(
             question=question,
@@ -213,7 +222,7 @@ def attribute_all(
     ]
 
 
-def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
+def _question(lm: LanguageModel, asked: Fact | str, answer: Answer, joint: str | None) -> Question:
     prompt = asked if isinstance(asked, str) else as_fact("knowledge_neurons", asked).statement
     if answer is None and isinstance(asked, Fact):
         answer = asked.target_true
@@ -223,8 +232,7 @@ def _question(lm: LanguageModel, asked: Fact | str, answer: Answer) -> Question:
         )
     if not prompt.strip() or (isinstance(answer, str) and not answer.strip()):
         raise ValueError(f"the prompt {prompt!r} or the answer {answer!r} is empty")
-    # `ask` wants to know where the subject is; nothing here depends on it, and a bare prompt has none (and no object).
-    return ask(lm, Fact(subject=asked, prompt="{}", target_new="any") if isinstance(asked, str) else asked, answer)
+    return ask_prompt(lm, asked, answer, joint) if isinstance(asked, str) else ask(lm, asked, answer)
 
 
 def select_layers(lm: LanguageModel, layers: Sequence[int] | None) -> tuple[int, ...]:

@@ -72,11 +72,13 @@ class Neurons:
         """
         as_fact("locating", fact)
         prompts: list[Fact | str] = [fact, *fact.paraphrases[: self.paraphrases]]
-        return self.find_among(lm, prompts, answer or self.answer or fact.target_true)
+        return self.find_among(lm, prompts, answer or self.answer or fact.target_true, fact.joint)
 
     @one_thread
-    def find_among(self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None) -> NeuronsResult:
-        """The neurons that several prompts with the same answer share."""
+    def find_among(
+        self, lm: LanguageModel, prompts: Sequence[Fact | str], answer: str | None, joint: str | None = None
+    ) -> NeuronsResult:
+        """The neurons that several prompts with the same answer share; `joint` as in `attribute_all`."""
         look = partial(
             attribute_all,
             lm,
@@ -85,6 +87,7 @@ class Neurons:
             rule=self.rule,
             layers=self.layers,
             max_tokens=self.max_tokens,
+            joint=joint,
         )
         results = []
         wanted: Answer = answer

@@ -110,7 +110,7 @@ def refine(
     `KnowledgeNeuronsResult.neurons`. `adaptive` moves the share p, down where fewer than 2 neurons are left and up
     where more than 5 are, by 0.05 at a time, until 2 to 5 are left. Where no p does that, the one nearest to it is
     taken, and of two that are equally near the one closer to the p given. Raises ValueError: there is no result, they
-    are of different models or layers, or the share is not in [0, 1).
+    are of different models or settings, or the share is not in [0, 1).
     """
     if not results:
         raise ValueError("no result to refine")
@@ -118,14 +118,10 @@ def refine(
         raise ValueError(f"the share of prompts must lie in [0, 1), not {share}")
     first = results[0]
     for result in results[1:]:
-        if (result.model, result.layers, result.attributions.shape) != (
-            first.model,
-            first.layers,
-            first.attributions.shape,
-        ):
+        if (result.settings, result.attributions.shape) != (first.settings, first.attributions.shape):
             raise ValueError(
-                f"the results are of different models or layers: {first.model} {first.layers} and "
-                f"{result.model} {result.layers}"
+                f"the results are of different models or settings, and cannot be refined together: {first.settings} "
+                f"and {result.settings}"
             )
     counts = Counter(neuron for result in results for neuron in result.neurons(threshold))
     if adaptive:

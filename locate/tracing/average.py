@@ -113,14 +113,18 @@ def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
     """Averages traces over facts, by role; tokens of one role within a fact first, so that every fact counts the same.
 
     Raises:
-        ValueError: there is no trace, or they differ in what was restored, in the method or in the model's depth.
+        ValueError: there is no trace, or they differ in what was restored, in the noise, in the method or in the
+            model's depth.
     """
-    kinds = {(t.site, t.window, t.method, t.severed, t.hidden, t.scores.shape[0]) for t in traces}
+    kinds = {(t.site, t.window, t.method, t.severed, t.hidden, t.samples, t.scores.shape[0]) for t in traces}
     if len(kinds) != 1:
         raise ValueError(
             f"an average needs traces of one kind, got {len(kinds)} kinds (site, window, method, severed, hidden, "
-            f"layers): {sorted(map(str, kinds))}"
+            f"samples, layers): {sorted(map(str, kinds))}"
         )
+    sigmas = [trace.sigma for trace in traces]
+    if not math.isclose(min(sigmas), max(sigmas), rel_tol=1e-4):  # measured anew in each process: not to the last bit
+        raise ValueError(f"an average needs traces of one noise, got sigma={min(sigmas):g} to {max(sigmas):g}")
     subjects = [trace.fact.subject for trace in traces]
     by_role = torch.stack([trace.by_role() for trace in traces])  # (fact, role, layer)
     effects, low, high = (torch.full(by_role.shape[1:], math.nan) for _ in range(3))
@@ -135,7 +139,7 @@ def average_traces(traces: Sequence[CausalTraceResult]) -> AverageTrace:
             low[role, layer], high[role, layer] = bounds or (math.nan, math.nan)
     totals = [trace.total_effect for trace in traces]
     bounds = interval([totals], subjects)
-    site, window, method, severed, hidden, _ = kinds.pop()
+    site, window, method, severed, hidden, *_ = kinds.pop()
     return AverageTrace(
         site=site,
         window=window,

@@ -98,7 +98,7 @@ class CausalTrace:
         sigma = self.noise.level(lm)
         runs = _Runs(lm, question, self, sigma)
         scores = runs.exact() if self.method == "exact" else runs.attributed()
-        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
+        require_numbers(lm, question.prompt, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return CausalTraceResult(
             fact=fact,
             prompt=question.prompt,
@@ -124,10 +124,11 @@ class CausalTrace:
     ) -> Tensor:
         """The indirect effects at the subject's last token alone, (layer,): that column of `find`'s exact grid.
 
-        It costs about as much less as the prompt has tokens. States are restored around `layers`, by default all; the
-        other arguments are those of `find`.
+        It costs about as much less as the prompt has tokens. States are restored around `layers`, by default all, and
+        negative numbers count from the end; the other arguments are those of `find`.
 
         Raises:
+            IndexError: the model has no such layer.
             ValueError: the method is not exact; and what `find` raises.
         """
         return self._columns(lm, fact, ("subject",), answer, layers)[0]
@@ -139,7 +140,8 @@ class CausalTrace:
         """The same at the subject's and at the relation's last token, (2, layer).
 
         Raises:
-            ValueError: as in `at_last_subject`; or the prompt ends with its subject.
+            IndexError: as in `at_last_subject`.
+            ValueError: as there; or the prompt ends with its subject.
         """
         return self._columns(lm, fact, ("subject", "relation"), answer, layers)
 
@@ -154,9 +156,9 @@ class CausalTrace:
         question = ask(lm, fact, answer)
         at = [last_of_relation(lm, question) if one == "relation" else question.subject[1] - 1 for one in of]
         runs = _Runs(lm, question, settings, self.noise.level(lm))
-        chosen = list(range(lm.n_layers) if layers is None else layers)
+        chosen = [lm.architecture.numbered(layer) for layer in (range(lm.n_layers) if layers is None else layers)]
         scores = runs.exact(chosen, at)[chosen][:, at].T
-        require_numbers(lm, question, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
+        require_numbers(lm, question.prompt, [scores, torch.tensor([runs.p_clean, runs.p_corrupted])])
         return scores - runs.p_corrupted
 
     def check(self, lm: LanguageModel) -> None:
@@ -333,13 +335,15 @@ class _Runs:
                 stack.enter_context(intervene(self.lm, Site(site, layer), Add(nudges[-1])))
             rows = torch.arange(1, self.samples + 1, device=self.batch.lengths.device)
             logits = forward_logits(self.lm, self.batch.rows(rows), self.at[rows])
-        gradients = torch.autograd.grad(self.question.probabilities(logits).prod(1).sum(), nudges)
+        # dP = P dlog P: through the model goes the gradient of log P, as that of a small P is 0 in 16 bits.
+        logs = self.question.log_probabilities(logits).sum(1)
+        gradients = torch.autograd.grad(logs.sum(), nudges)
+        p = logs.detach().exp()
         effects = []
         for layer, gradient in enumerate(gradients):
             output = self.outputs[site, layer]
-            effects.append(
-                ((output[0] - output[1:]) * gradient).sum(-1).mean(0)[: self.question.n_prompt].float().cpu()
-            )
+            effect = ((output[0] - output[1:]).float() * gradient.float()).sum(-1) * p.to(output.device)[:, None]
+            effects.append(effect.mean(0)[: self.question.n_prompt].cpu())
         single = torch.stack(effects)
         windows = [single[list(self.settings.layers(layer, self.depth))].sum(0) for layer in range(self.depth)]
         return self.p_corrupted + torch.stack(windows)

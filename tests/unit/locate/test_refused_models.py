@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import tiny
+import torch
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.errors import UnsupportedModelError
@@ -19,6 +20,7 @@ from locate import (
     sub_updates,
 )
 from locate.flow.attributes import attribute_flow
+from locate.flow.function import decode_early, transplant
 from locate.lens.aggregation import aggregation
 from locate.lens.agreement import agreement
 from locate.lens.early_exit import EarlyExitSettings, early_exit
@@ -40,6 +42,8 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], list[str]]] = {
     "sub-updates": (lambda lm: sub_updates(lm, PROMPT), MASKED + MIXTURE),
     "early exit": (lambda lm: early_exit(lm, EarlyExitSettings(text=TEXT)), MASKED + MIXTURE),
     "logit lens": (lambda lm: logit_lens(lm, PROMPT), MASKED),
+    "early decoding": (lambda lm: decode_early(lm, PROMPT, {"answer": "Paris"}), MASKED),
+    "transplant": (lambda lm: transplant(lm, PROMPT, PROMPT, "Paris"), MASKED),
     "jacobian lens": (lambda lm: jacobian_lens(lm, JacobianSettings(TEXT, 2)), MASKED),
     "attribution": (lambda lm: logit_attribution(lm, PROMPT), MASKED + TWO_TEXTS + MIXTURE),
     "promoting": (lambda lm: promoters(lm, ["piano"]), MIXTURE),
@@ -62,3 +66,23 @@ def test_they_are_refused_in_a_line(family: str) -> None:
             with pytest.raises(UnsupportedModelError, match=said) as raised:
                 call(lm)
             assert "\n" not in str(raised.value), name
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda lm: logit_lens(lm, PROMPT, "Paris"),
+        lambda lm: decode_early(lm, PROMPT, {"answer": "Paris"}),
+        lambda lm: transplant(lm, PROMPT, PROMPT, "Paris"),
+        lambda lm: sub_updates(lm, PROMPT),
+        lambda lm: logit_attribution(lm, PROMPT),
+    ],
+    ids=["logit lens", "early decoding", "transplant", "sub-updates", "attribution"],
+)
+def test_a_model_that_gives_no_numbers_is_not_read(call: Callable[[LanguageModel], object]) -> None:
+    """Of NaN no score is higher than a token's own, so that every token would rank as the top one."""
+    lm = tiny.llama()
+    with torch.no_grad():
+        lm.memory(1).values[3, 4] = float("nan")
+    with pytest.raises(ValueError, match="gives no numbers"):
+        call(lm)

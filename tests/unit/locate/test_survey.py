@@ -1,6 +1,7 @@
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -10,10 +11,10 @@ from torch import Tensor
 
 from corrigenda import Fact
 from corrigenda.runs.folder import RunFolder
-from locate import CausalTrace, Neurons, UnknownFactError, suggest_layers
+from locate import CausalTrace, Neurons, UnknownFactError, average, suggest_layers
 from locate.neurons.counts import NeuronCounts
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
-from locate.neurons.refine import NeuronsResult
+from locate.neurons.refine import NeuronsResult, refine
 from locate.question import Question
 from locate.survey import survey
 
@@ -173,4 +174,15 @@ def test_counts_by_hand() -> None:
     assert counts.suggested() == suggest_layers(counts) == [3]  # the layer, and not its place
     assert counts.summary()["neurons_per_fact"] == pytest.approx(4 / 3)
     assert counts.table().row_count == 2
-    refused(ValueError, "same layers", NeuronCounts.of, [])
+    refused(ValueError, "got 0 kinds", NeuronCounts.of, [])
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": "another"}, {"method": "activation"}, {"steps": 2}, {"rule": "right"}, {"layers": (3, 4)}]
+)
+def test_neurons_of_different_settings_are_not_put_together(other: dict[str, Any]) -> None:
+    one = refined("a", ((3, 0),), (0.1, 0.2))
+    result = replace(one.results[0], **other)
+    refused(ValueError, "different models or settings", refine, [one.results[0], result])
+    refused(ValueError, "got 2 kinds", average, [one, replace(one, results=(result,))])
+    refused(ValueError, "got 2 kinds", average, [one, replace(one, threshold=0.3)])

@@ -79,6 +79,16 @@ def test_a_log_probability_with_zeros_needs_no_counterfactual(lm: LanguageModel)
     assert (circuit.other, circuit.counterfactual) == (None, "")
 
 
+def test_a_space_alone_before_the_answer_is_not_what_is_followed() -> None:
+    lm = tiny.build_byte_level()
+    space, one = lm.tokenizer(" 1")["input_ids"]
+    circuit = found(lm, tiny.NUMBER, (), "1949", ablation="zero", metric="log_probability")
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([[*lm.tokens(tiny.NUMBER.statement), space]])).logits[0, -1]
+    assert circuit.objects[0] == "1"
+    assert float(circuit.ends[1]) == pytest.approx(float(logits.log_softmax(-1)[one]), abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("others", "settings", "said"),
     [

@@ -9,7 +9,7 @@ from malformed_parts import refused
 
 from corrigenda import LanguageModel
 from corrigenda.dictionaries.dictionary import FeatureDictionary
-from corrigenda.errors import SettingsError, UnsupportedModelError
+from corrigenda.errors import SettingsError, UnsupportedModelError, WrongModelError
 from locate.features import training
 from locate.features.training import DictionaryTraining, auxk, learning_scores
 
@@ -108,6 +108,16 @@ def test_auxk_by_hand() -> None:
     assert float(auxk(one, scores, none, error)) == 0
     assert float(auxk(one, scores, one_dead, error)) == 0.5 * ((1 - 2) ** 2 + 1 + 1)  # d / 2 = 2, of which one is there
     assert float(auxk(one, scores, three, error)) == 1 + (1 - 3) ** 2 + (1 - 4) ** 2  # two of three, without the bias
+
+
+def test_of_weights_that_were_changed_by_hand_no_dictionary_is_taken_from_the_disk() -> None:
+    lm, asked = tiny.llama(), DictionaryTraining(**SMALL | {"tokens": 256})
+    texts, _ = asked.texts(lm)
+    asked.train(lm, texts)
+    with torch.no_grad():
+        lm.memory(1).values[0, 0] += 1
+    with pytest.raises(WrongModelError, match="changed by hand"):
+        asked.train(lm, texts)
 
 
 def test_what_cannot_be_trained_is_said_in_a_line(lm: LanguageModel) -> None:

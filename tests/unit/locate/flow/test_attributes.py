@@ -73,6 +73,15 @@ def test_a_subject_at_the_prompts_end(lm: LanguageModel) -> None:
     assert found.rates.tolist() == [float(token == lm.tokens("London")[0]) for token in top]
 
 
+def test_a_space_alone_before_the_answer_is_not_what_is_followed() -> None:
+    lm = tiny.build_byte_level()
+    space, one = lm.tokenizer(" 1")["input_ids"]
+    found = attribute_flow(lm, tiny.NUMBER, answer="1949")
+    with torch.no_grad():
+        logits = lm.model(input_ids=torch.tensor([[*lm.tokens(tiny.NUMBER.statement), space]])).logits[0, -1]
+    assert int(found.state_ranks[-1]) == int((logits > logits[one]).sum())
+
+
 def test_words_that_are_attributes() -> None:
     lm = tiny.build("gpt2")
     found = attribute_tokens(lm, ["The city, of (Paris). is at unheard-of"])

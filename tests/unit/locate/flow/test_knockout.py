@@ -95,6 +95,16 @@ def test_results_are_averaged() -> None:
     assert average.summary()["sources"]["relation"]["low"] is None  # of one subject
 
 
+def test_an_answer_of_no_probability_is_refused() -> None:
+    """What falls from 0 falls by no share of it: NaN, which no record of a survey can hold."""
+    lm = tiny.build("llama", scale=8.0)
+    with torch.no_grad():
+        lm.model.get_output_embeddings().weight.mul_(1e4)
+        last = lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)])).logits[0, -1]
+    with pytest.raises(ValueError, match="the probability 0 after"):
+        attention_knockout(lm, FACT, [int(last.argmin())])  # type: ignore[arg-type]
+
+
 def test_settings() -> None:
     with pytest.raises(ValueError, match="each once"):
         AttentionKnockout(sources=("subject", "subject"))

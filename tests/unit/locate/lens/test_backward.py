@@ -80,6 +80,15 @@ def test_the_new_object_is_taken_by_default() -> None:
         found.gradient(9)
 
 
+def test_a_space_alone_before_the_target_is_not_what_is_ranked() -> None:
+    lm = tiny.build_byte_level()
+    found = backward_lens(lm, tiny.NUMBER, layers=(1,))
+    assert lm.tokenizer.decode(found.target_ids) == " 1949"
+    scores = read_static(lm, -found.factors["gradients"][0])
+    one = scores[:, found.target_ids[1], None]
+    assert torch.equal(found.ranks[0], (scores > one).sum(-1))
+
+
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(IndexError, match="layer 9"):
         backward_lens(tiny.build("gpt2"), FACT, layers=(9,))

@@ -68,6 +68,14 @@ def test_what_is_written_at_a_fact(lm: LanguageModel) -> None:
     assert fact.written[0] == tuple(lm.tokenizer.decode([t]) for t in scores.topk(3).indices.tolist())
 
 
+def test_a_space_alone_before_the_object_is_not_what_is_ranked() -> None:
+    lm = tiny.build_byte_level()
+    memory = lm.memory(1)
+    of = Origin(lm.name, lm.fingerprint, "by hand", {}, (tiny.NUMBER,))
+    [fact] = edit_lens(lm, ValueEdit.of(lm, of, {1: drawn(memory.d_ffn, memory.d_model)}), words=3).facts
+    assert fact.token == "1"
+
+
 def test_an_object_written_into_the_weights_is_read_off_them() -> None:
     lm = tiny.build("gpt2")
     english = lm.tokens("English")[0]

@@ -1,10 +1,13 @@
 import pytest
 import tiny
 import torch
+from malformed_parts import refused
 
 from corrigenda.moments.text import Text
+from locate.lens.aggregation import aggregation
 from locate.lens.parts import parts_of, parts_of_each
 from locate.lens.saturation import SaturationEvents, saturation_events
+from locate.lens.triggers import trigger_examples
 from locate.lens.words import read_static
 
 TEXT = Text(tokens=60, length=10)
@@ -38,6 +41,18 @@ def test_figures_are_those_of_single_prefixes(family: str) -> None:
             }
             for name, value in wanted.items():
                 assert float(getattr(found, name)[layer, number]) == pytest.approx(float(value), abs=1e-4), name
+
+
+def test_positions_are_of_the_sequences_that_the_text_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the shipped text there may be fewer than were asked for."""
+    monkeypatch.setattr("corrigenda.moments.text.shipped_text", lambda: "ab " * 20)
+    lm, text = tiny.build_byte_level(), Text(tokens=1000, length=10)
+    n = len(text.sequences(lm))
+    assert 1 < n < text.n_sequences
+    assert len(saturation_events(lm, text, texts=50).events) == len(aggregation(lm, text, texts=50).positions) == n
+    assert len(saturation_events(lm, text, texts=n - 1).events) == n - 1
+    refused(ValueError, f"t={9 * n}: the text has only {8 * n} prefixes", trigger_examples, lm, text, 9 * n)
+    refused(ValueError, "only 0 tokens in whole sequences of 500", Text(tokens=500, length=500).sequences, lm)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])

@@ -82,6 +82,21 @@ def test_under_an_edit() -> None:
     assert not torch.allclose(plain.attributions[0], expected, atol=0.1 * largest)
 
 
+def test_an_unlikely_answer_has_attributions_in_16_bits_too() -> None:
+    """Its P is below 1e-9, and the smallest number of float16 6e-8; the tolerance is a dozen roundings of 2^-11."""
+    found = []
+    for precision in (torch.float32, torch.float16):
+        lm = tiny.build("llama", scale=8.0)
+        with torch.no_grad():
+            lm.model.get_output_embeddings().weight.mul_(4)
+            last = lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)])).logits[0, -1]
+        lm.model.to(precision)
+        found.append(knowledge_neurons(lm, FACT, [int(last.argmin())], steps=4))
+    assert found[0].probability < 1e-9
+    whole, half = (one.attributions / one.probability for one in found)
+    torch.testing.assert_close(half, whole, atol=12 * 2**-11 * float(whole.abs().max()), rtol=0)
+
+
 def test_answers() -> None:
     lm = build("gpt2")
     assert knowledge_neurons(lm, FACT, steps=1, layers=[3]).question.answer == "French"
@@ -99,6 +114,22 @@ def test_an_answer_that_stands_in_the_prompt_is_named_and_attributed() -> None:
     assert not knowledge_neurons(lm, PROMPT, "French", steps=1, layers=[1]).answer_in_prompt
     expected = brute_force(lm, 1, tokens(lm, PROMPT, "tongue"), [0.25, 0.75])
     torch.testing.assert_close(found.attributions[0], expected, atol=1e-3 * float(expected.abs().max()), rtol=0)
+
+
+@pytest.mark.parametrize("prompt", ["user: Where is Paris?\nassistant:\n", "a set {} of", " Paris is"])
+def test_a_prompt_is_attributed_as_it_is(prompt: str) -> None:
+    lm = tiny.build_byte_level()
+    question = knowledge_neurons(lm, prompt, "France", steps=1, layers=[1]).question
+    assert question.prompt == prompt
+    assert list(question.ids[: question.n_prompt]) == lm.tokenizer(prompt)["input_ids"]
+    assert question.subject == (0, 0)
+
+
+def test_paraphrases_are_asked_with_the_joint_of_the_fact() -> None:
+    lm = tiny.build_byte_level()
+    fact = Fact("Paris", "{} is in (", "Rome", "France", paraphrases=("Where is {}? In",), joint="")
+    found = Neurons(steps=1, layers=(1,)).find(lm, fact)
+    assert {one.question.answer_ids for one in found.results} == {tuple(lm.tokenizer("France")["input_ids"])}
 
 
 def test_masks() -> None:

@@ -27,9 +27,10 @@ def test_the_last_subject_token_alone_is_a_column_of_the_grid(lm: LanguageModel,
     whole = settings.find(lm, FACT, "top")
     alone = settings.at_last_subject(lm, FACT, "top")
     assert torch.allclose(alone, whole.indirect_effects[:, whole.subject[1] - 1], atol=1e-6)
-    some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2])
-    assert torch.allclose(some, alone[[0, 2]], atol=1e-6)
+    some = settings.at_last_subject(lm, FACT, "top", layers=[0, 2, -1, -2])
+    assert torch.allclose(some, alone[[0, 2, -1, -2]], atol=1e-6)
     assert float(alone.abs().max()) > 1e-5  # there is something to compare
+    refused(IndexError, "layer 4", settings.at_last_subject, lm, FACT, "top", layers=[4])
     refused(ValueError, "use find", replace(settings, method="attribution").at_last_subject, lm, FACT, "top")
 
 
@@ -139,6 +140,22 @@ def test_first_order_estimate_is_the_derivative(lm: LanguageModel) -> None:
     assert estimate.p_corrupted == pytest.approx(exact.p_corrupted)
 
 
+def test_an_unlikely_answer_has_attributions_in_16_bits_too() -> None:
+    """Its P is below 1e-9, and the smallest number of float16 6e-8; the tolerance is a dozen roundings of 2^-11."""
+    settings = CausalTrace(site="ffn", window=1, method="attribution", noise=Noise(samples=3, sigma=0.1))
+    found = []
+    for precision in (torch.float32, torch.float16):
+        lm = tiny.build("llama", scale=8.0)
+        with torch.no_grad():
+            lm.model.get_output_embeddings().weight.mul_(6)
+            last = lm.model(input_ids=torch.tensor([lm.tokens(FACT.statement)])).logits[0, -1]
+        lm.model.to(precision)
+        found.append(settings.find(lm, FACT, [int(last.argmin())]))  # type: ignore[arg-type]
+    assert found[0].p_corrupted < 1e-9
+    whole, half = (one.indirect_effects / one.p_corrupted for one in found)
+    torch.testing.assert_close(half, whole, atol=12 * 2**-11 * float(whole.abs().max()), rtol=0)
+
+
 def test_the_authors_noise() -> None:
     draws = Noise(samples=2, seed=1, recipe="rome").draw(0.5, 3, 4)
     expected = np.random.RandomState(1).randn(2, 3, 4) * 0.5
@@ -218,8 +235,11 @@ def test_what_cannot_be_averaged() -> None:
     refused(ValueError, "one kind, got 0", average, [])
     with pytest.raises(ValueError, match="one kind, got 2"):
         average([made_up(torch.zeros(2, 3), (0, 1)), made_up(torch.zeros(2, 3), (0, 1), site="block")])
-    with pytest.raises(ValueError, match="one kind, got 2"):
-        average([made_up(torch.zeros(2, 3), (0, 1)), replace(made_up(torch.zeros(2, 3), (0, 1)), hidden="relation")])
+    one = made_up(torch.zeros(2, 3), (0, 1))
+    for other in (replace(one, hidden="relation"), replace(one, samples=9)):
+        refused(ValueError, "one kind, got 2", average, [one, other])
+    refused(ValueError, "one noise, got sigma=1 to 3", average, [one, replace(one, sigma=3.0)])
+    assert average([one, replace(one, sigma=1 + 1e-7)]).n_facts == 2
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
