@@ -187,6 +187,31 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
     refused(UnsupportedModelError, said, load, path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "said", "ids"),
+    [
+        ("llama-bpe", None, [1, 10]),
+        ("llama-bpe", False, [10]),
+        ("tekken", None, [1]),  # digits one by one
+        ("chameleon", None, [1]),
+        ("smollm", None, []),
+        ("smollm", True, [1]),
+    ],
+)
+def test_the_bos_and_the_merges_of_a_vocabulary_are_llama_cpps(
+    kind: str, said: bool | None, ids: list[int], llama: LanguageModel, tmp_path: Path
+) -> None:
+    """As its llama-vocab.cpp has it, by `tokenizer.ggml.pre`; "10" is a token that no merge makes, of bytes that are none."""
+
+    def more(file: gguf.GGUFWriter) -> None:
+        file.add_tokenizer_pre(kind)
+        if said is not None:
+            file.add_add_bos_token(said)
+
+    lm = load(write_gguf(tmp_path / "tiny.gguf", llama, more=more, word=""))
+    assert lm.tokenizer("10")["input_ids"] == ids
+
+
 @pytest.mark.parametrize(("family", "arch"), [("gemma2", "GEMMA2"), ("gemma3_text", "GEMMA3")])
 def test_norms_of_which_files_have_one_more(family: str, arch: str, tmp_path: Path) -> None:
     model, kind = tiny.build(family).model, gguf.MODEL_ARCH[arch]
