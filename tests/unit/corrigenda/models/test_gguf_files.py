@@ -201,7 +201,7 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
 def test_the_bos_and_the_merges_of_a_vocabulary_are_llama_cpps(
     kind: str, said: bool | None, ids: list[int], llama: LanguageModel, tmp_path: Path
 ) -> None:
-    """As its llama-vocab.cpp has it, by `tokenizer.ggml.pre`; "10" is a token that no merge makes, of bytes that are none."""
+    """As its llama-vocab.cpp has it, by `tokenizer.ggml.pre`; no merge makes "10", which is a token."""
 
     def more(file: gguf.GGUFWriter) -> None:
         file.add_tokenizer_pre(kind)
