@@ -16,6 +16,7 @@ from torch import Tensor
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit
 from corrigenda.data.embedded import held_out_texts, shipped_text
 from corrigenda.errors import SettingsError
+from corrigenda.forward.generation import bar
 from corrigenda.moments import second_moment as statistics
 from corrigenda.moments import text as texts
 from corrigenda.moments.second_moment import SecondMoment, second_moment
@@ -254,6 +255,16 @@ def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len({tuple(sequence) for sequence in sequences}) == 10
     assert replace(text, seed=4).sequences(lm) != sequences
     assert replace(text, tokens=30).sequences(lm) == sequences[:3]  # the chunks do not depend on their number
+
+
+def test_sampled_with_tokens_that_the_model_does_not_say() -> None:
+    """A token for padding that was added and never embedded, and -1, which means that there is no end token."""
+    lm = tiny.build("llama")
+    lm.tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert lm.tokenizer.pad_token_id >= lm.model.get_input_embeddings().weight.shape[0]
+    assert len(TEXT.sequences(lm)) == TEXT.n_sequences
+    logits = torch.zeros(1, 4)
+    assert bar(logits, {-1, 2, 4}).isinf().tolist() == [[False, False, True, False]]
 
 
 def test_sampled_text_is_the_same_anywhere(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
