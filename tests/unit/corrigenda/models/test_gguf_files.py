@@ -148,6 +148,10 @@ def test_a_damaged_folder_is_made_again(llama: LanguageModel, tmp_path: Path) ->
     with pytest.warns(UserWarning, match="damaged .*the model is prepared again"):
         assert gguf_files.converted(path) == folder
     assert (folder / packed.FILE).read_bytes() == whole
+    (folder / "contents.json").unlink()
+    (folder / packed.FILE).unlink()
+    with pytest.warns(UserWarning, match=r"it has no contents\.json; the model is prepared again"):
+        load(path)
     assert {entry.name for entry in folder.parent.iterdir() if entry.is_dir()} == {"gguf", folder.name}
 
 
