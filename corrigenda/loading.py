@@ -132,13 +132,13 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
 
     with reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
         adapted = PeftModel.from_pretrained(lm.model, str(path))
-        # Only the function below it says what was left out.
-        unplaced = set_peft_model_state_dict(adapted, load_peft_weights(str(path), "cpu")).unexpected_keys
+        # Only this says what the line above left out.
+        placed: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(path), "cpu"))
         merged = adapted.merge_and_unload()
     for one in said_by_peft:
         if "missing adapter keys" in str(one.message):
             raise DamagedModelError(f"the adapter {path} does not fit {base}: {str(one.message)[:300]}")
-    if unplaced:
+    if unplaced := placed.unexpected_keys:
         raise DamagedModelError(
             f"the adapter {path} does not fit {base}, which has no place for {len(unplaced)} of its weights "
             f"({unplaced[0]}, ...): name the model that it was trained on in {ADAPTER}"
