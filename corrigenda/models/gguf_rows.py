@@ -22,6 +22,13 @@ FREQUENCIES = "rope_freqs.weight"
 """By what llama.cpp divides each frequency of a model's rotary positions."""
 LAYERS_OF_27B = {"gemma2": 46, "gemma3_text": 62}
 """Of a Gemma of 27 billion, by kind: its attention is scaled by d_model / heads, and all others by a head's size."""
+BYTES_OF_LLAMA_3 = frozenset(
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken")
+)
+"""Kinds of byte-level vocabularies (tokenizer.ggml.pre) that llama.cpp reads as Llama 3's: with a BOS, and a word that
+is a token is that token, whatever the merges make of it."""
+WITH_BOS = BYTES_OF_LLAMA_3 | {"chameleon"}
+"""Kinds before whose texts llama.cpp puts a BOS where the file does not say whether there is one (llama-vocab.cpp)."""
 ELSEWHERE = "load the model's folder or hub id instead"
 
 
@@ -86,6 +93,21 @@ def complete_config(reader: LeanReader, config: Any) -> None:
         of_width = config.hidden_size // config.num_attention_heads
         config.query_pre_attn_scalar = of_width if by_width else config.head_dim
     _read_positions(reader, config)
+
+
+def complete_tokenizer(reader: LeanReader, tokenizer: Any) -> None:
+    """Gives a byte-level tokenizer what transformers passes over: whether it puts a BOS, and tokens before merges.
+
+    Files of Llama 3 leave both to the kind of their vocabulary. Of other vocabularies transformers knows it.
+    """
+    said = {name.removeprefix("tokenizer.ggml."): one for name, one in reader.fields.items()}
+    if said["model"].contents() != "gpt2" or "pre" not in said:
+        return
+    kind = said["pre"].contents()
+    if kind in BYTES_OF_LLAMA_3:
+        tokenizer.backend_tokenizer.model.ignore_merges = True
+    if kind in WITH_BOS and "add_bos_token" not in said:
+        tokenizer.add_bos_token = True
 
 
 def _read_positions(reader: LeanReader, config: Any) -> None:

@@ -104,7 +104,7 @@ def curvature(lm: LanguageModel, layer: int, text: Text | None = None, labels: L
     text = (text or Text()).fitting(lm)
     memory = lm.memory(layer)
     sequences = min(text.n_sequences, -(-TOKENS * memory.d_model // text.length))
-    name = f"{lm.cache_key}-layer{memory.layer}-{text.key}-gradients-{sequences}-{labels}.safetensors"
+    name = f"{lm.cache_key}-layer{memory.layer}-{text.key(lm)}-gradients-{sequences}-{labels}.safetensors"
     path = cache_folder() / "moments" / name
 
     def computed() -> None:

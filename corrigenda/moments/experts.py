@@ -108,10 +108,8 @@ class ExpertMoments:
     def _moments(self, experts: Sequence[int]) -> Iterator[tuple[int, SecondMoment]]:
         """Those of some experts, one after another: together they may not fit into memory."""
         folder = cache_folder() / "moments"
-        paths = {
-            expert: folder / f"{self._lm.cache_key}-layer{self.layer}-expert{expert}-{self.text.key}.safetensors"
-            for expert in experts
-        }
+        layer, text = f"{self._lm.cache_key}-layer{self.layer}", self.text.key(self._lm)
+        paths = {expert: folder / f"{layer}-expert{expert}-{text}.safetensors" for expert in experts}
         self._compute({expert: path for expert, path in paths.items() if not path.is_file()})
         for expert, path in paths.items():
             again = partial(self._compute, {expert: path})

@@ -164,7 +164,7 @@ def second_moments(lm: LanguageModel, layers: Collection[int], text: Text | None
     text = (text or Text()).fitting(lm)
     memories = {memory.layer: memory for memory in memories_of(lm, layers).values()}
     folder = cache_folder() / "moments"
-    paths = {layer: folder / f"{lm.cache_key}-layer{layer}-{text.key}.safetensors" for layer in memories}
+    paths = {layer: folder / f"{lm.cache_key}-layer{layer}-{text.key(lm)}.safetensors" for layer in memories}
     missing = [(memories[layer], path) for layer, path in paths.items() if not path.is_file()]
     if missing:
         with lm.edits.suspended():

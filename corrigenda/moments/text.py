@@ -49,7 +49,7 @@ class Text:
             sampled from), ``self`` (sampled from the model), a local text file, ``wikitext``, ``wikipedia``, or a hub
             data set with a column ``text`` (``owner/name``, streamed: never downloaded whole).
         tokens: how many tokens in all.
-        length: how many in one sequence.
+        length: how many in one sequence, those that the tokenizer puts before any text (a BOS) among them.
         seed: for sampling.
         top_k: sample from the k most likely tokens only; None for the whole distribution.
     """
@@ -77,16 +77,16 @@ class Text:
         """How many tokens a second moment takes for each coefficient: as many as asked for, else by the source."""
         return PER_COEFFICIENT.get(self.fitting(lm).source, OTHERWISE) if asked is None else asked
 
-    @property
-    def key(self) -> str:
-        """A name for caches: equal for equal text. A local file goes by its content."""
+    def key(self, lm: LanguageModel) -> str:
+        """A name for caches: equal for equal text of a model. A local file goes by its content."""
         source = self.source
         if source == "shipped":
             source = f"shipped-{hashlib.sha256(shipped_text().encode()).hexdigest()[:8]}"
         elif self._is_file:
             source = hashlib.sha256(expanded(source).read_bytes()).hexdigest()[:16]
         top_k = "" if self.top_k is None else f"-top{self.top_k}"
-        return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}"
+        before = "".join(f"-after{token}" for token in specials(lm.tokenizer))
+        return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}{before}"
 
     def fitting(self, lm: LanguageModel) -> Text:
         """The same; in place of the shipped text one sampled from a model whose tokenizer does not know its words."""
@@ -106,13 +106,23 @@ class Text:
     def sequences(self, lm: LanguageModel) -> list[list[int]]:
         """The text as token sequences of `length`. Of the shipped text there may be fewer than were asked for: all.
 
+        Each begins as a prompt does, with what the tokenizer puts before any text: keys and targets have it, too.
+
         Raises:
             FileNotFoundError: the source is neither a file nor looks like a data set.
             ConnectionError: the hub cannot be reached.
-            ValueError: the source is shorter than the tokens asked for, or the shipped text than one sequence.
+            ValueError: the source is shorter than the tokens asked for, or the shipped text than one sequence; or a
+                sequence has room for special tokens only.
         """
+        before = specials(lm.tokenizer)
+        own = self.length - len(before)
+        if own < 1:
+            raise SettingsError(
+                f"Text: length={self.length} leaves no room beside the {len(before)} special tokens that the tokenizer "
+                f"of {lm.name} puts before a text; take longer sequences"
+            )
         if (fitting := self.fitting(lm)).source == "self":
-            return sample(lm, fitting)
+            return [before + sampled[:own] for sampled in sample(lm, fitting)]
         paragraphs: Iterable[str]
         if self.source == "shipped":
             paragraphs = shipped_text().split("\n\n")
@@ -125,7 +135,8 @@ class Text:
                 f"text source {self.source!r} is neither 'self', nor 'shipped', nor a file, "
                 f"nor a hub data set ({', '.join(HUB)}, owner/name)"
             )
-        sequences = list(itertools.islice(_cut(lm, paragraphs, self.length), self.n_sequences))
+        pieces = itertools.islice(_cut(lm, paragraphs, own), self.n_sequences)
+        sequences = [before + piece for piece in pieces]
         if sequences and len(sequences) < self.n_sequences and self.source == "shipped":
             found = len(sequences) * self.length
             logger.warning("the shipped text has %d tokens for %s, %d were asked for", found, lm.name, self.tokens)
@@ -156,7 +167,7 @@ def sample(lm: LanguageModel, text: Text, purpose: str = "text") -> list[list[in
 
     Every chunk has its own random numbers, so that the text does not depend on where it was interrupted.
     """
-    folder = cache_folder() / "texts" / f"{lm.cache_key}-{text.key}"
+    folder = cache_folder() / "texts" / f"{lm.cache_key}-{text.key(lm)}"
     sequences: list[list[int]] = []
     chunks = range(-(-text.n_sequences // ROWS))
     if not all((folder / f"{chunk}.safetensors").is_file() for chunk in chunks):

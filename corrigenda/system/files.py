@@ -124,33 +124,29 @@ CONTENTS = "contents.json"
 
 def write_contents(folder: Path, of: str) -> None:
     """Writes down what is in a folder, and what it is of, for `problem_of_contents`."""
-    write_json(folder / CONTENTS, {"of": of, "files": _contents(folder)})
+    write_json(folder / CONTENTS, {"of": of, "files": {path.name: _digest(path) for path in sorted(folder.iterdir())}})
 
 
 def problem_of_contents(folder: Path, of: str) -> str:
-    """In what a folder is not what was written down of it; empty where it is, or where nothing was written down."""
+    """In what a folder is not what was written down of it; empty where it is. Further files in it do not count."""
     path = folder / CONTENTS
     if not path.is_file():
-        return ""
+        return f"it has no {CONTENTS}"
     try:
         said = json.loads(path.read_bytes())
         if said["of"] != of:
             return f"it is of something else ({said['of']!s:.60})"
-        wrong = sorted({name for name, _ in said["files"].items() ^ _contents(folder).items()})
+        wrong = sorted(name for name, digest in said["files"].items() if _digest(folder / name) != digest)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return f"{CONTENTS} is damaged ({error})"
     return f"damaged ({', '.join(wrong[:3])})" if wrong else ""
 
 
-def _contents(folder: Path) -> dict[str, str]:
-    """By name, a hash of each file in a folder."""
+def _digest(path: Path) -> str:
+    """A hash of a file; empty where there is none."""
     import xxhash
 
-    found = {}
-    for path in sorted(folder.iterdir()):
-        if path.name != CONTENTS:
-            found[path.name] = digest_of(path, xxhash.xxh3_128())
-    return found
+    return digest_of(path, xxhash.xxh3_128()) if path.is_file() else ""
 
 
 def digest_of(path: Path, digest: Any) -> str:

@@ -88,7 +88,7 @@ def collect(arguments: Options) -> Collected:
     lm = load(arguments.model)
     text = Text("self", tokens=arguments.tokens, length=arguments.length)
     # What was found of another model, or of other sizes, is not this one's.
-    sizes = dict.fromkeys(TEXT_PARTS, f"{text.key}-{arguments.texts}") | {
+    sizes = dict.fromkeys(TEXT_PARTS, f"{text.key(lm)}-{arguments.texts}") | {
         "facts": f"{arguments.data.stem}-{arguments.facts}-{arguments.asked}",
         "steering": str(arguments.windows),
         "early_exit": str(arguments.exit_tokens),

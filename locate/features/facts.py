@@ -266,7 +266,7 @@ def _contexts(lm: LanguageModel, one: FeatureDictionary, text: Text, t: int) -> 
     ``prefixes`` are (n_features, t), the number of the last token in the text, -1 for none; ``tokens`` the text.
     """
     text = text.fitting(lm)
-    path = cache_folder() / "features" / f"{lm.cache_key}-{one.fingerprint}-{text.key}-top{t}.safetensors"
+    path = cache_folder() / "features" / f"{lm.cache_key}-{one.fingerprint}-{text.key(lm)}-top{t}.safetensors"
     if (kept := read_kept(path, "the contexts are searched for again")) is not None:
         return kept[0]
     largest = Largest(one.n_features, t, signed=False)

@@ -191,7 +191,7 @@ def aggregation(
     back = torch.tensor(order).argsort()
     together = {name: torch.cat([each[name] for each in found], dim=1)[:, back] for name in found[0]}
     signed = lm.memory(0).gates is not None
-    return Aggregation(text.key, holding, signed, positions=positions, **together)
+    return Aggregation(text.key(lm), holding, signed, positions=positions, **together)
 
 
 def _tops(lm: LanguageModel) -> list[tuple[Tensor, Tensor]]:

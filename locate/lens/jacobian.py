@@ -92,7 +92,7 @@ def jacobian_lens(lm: LanguageModel, settings: JacobianSettings | None = None) -
             f"JacobianSettings: samples={settings.samples} positions need as many sequences, and the text has "
             f"{settings.text.n_sequences}; take more text (text.tokens) or shorter sequences (text.length)"
         )
-    name = f"{lm.cache_key}-{settings.text.fitting(lm).key}-{settings.samples}-{DEFINITION}.safetensors"
+    name = f"{lm.cache_key}-{settings.text.fitting(lm).key(lm)}-{settings.samples}-{DEFINITION}.safetensors"
     path = cache_folder() / "jacobians" / name
     known = _read(path, "it is computed again")
     if known is None:

