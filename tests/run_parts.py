@@ -2,8 +2,8 @@
 
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,12 @@ def cut_short(folder: Path, n: int, of: str = "cases") -> None:
 
 
 def kill_at(home: Path, arguments: Sequence[str], file: Path, lines: int) -> None:
-    """Runs the program in a process of its own until a file has so many lines, and kills it without warning."""
-    process = program.start(home, *arguments)
-    deadline = time.monotonic() + 300
-    while n_lines(file) < lines and process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.join()
+    """Runs the program in a process of its own until a file has so many lines: then it is killed without warning."""
+    program.killed(home, *arguments, when=partial(_has_lines, file, lines))
+
+
+def _has_lines(file: Path, lines: int) -> bool:
+    return n_lines(file) >= lines
 
 
 def n_lines(file: Path) -> int:
