@@ -30,6 +30,15 @@ if SIDE_BY_SIDE > 1:
 # begin at once its own. And that they ask for it: of a cluster that is named by its address ray does not assume it.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests"}
 
+# What a terminal, or a colour-loving service that runs tests, asks of rich: lines are as long, and as plain, as files
+# have them.
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
+# Servers of tests are on this machine; a proxy that the user has cannot reach them.
+for name in ("NO_PROXY", "no_proxy"):
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
+
 QUICK, NIGHTLY = "--quick", "--nightly"
 LONG = ("real", "integration")
 """The tiers with files that take minutes, the longest first."""
