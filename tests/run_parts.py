@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import program
+import pytest
 import tiny
 
 from corrigenda.runs.records import records_in
@@ -74,6 +75,26 @@ def write_code_of_page(folder: Path) -> str:
 def timeless(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
     """A run's records without what is measured by the clock."""
     return [{key: value for key, value in each.items() if key != "seconds"} for each in records_in(folder, of)]
+
+
+def assert_same(found: Any, expected: Any, place: str = "") -> None:
+    """Probabilities to 1e-5; what is a logarithm, a sum or a loss to 1e-4; all else as it is.
+
+    Rounding differs with how a tensor lies in memory, also between two processes that do the same.
+    """
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for key, value in expected.items():
+            assert_same(found[key], value, f"{place}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for number, value in enumerate(expected):
+            assert_same(found[number], value, f"{place}.{number}")
+    elif isinstance(expected, float):
+        atol = 1e-5 if place.rpartition(".")[2].startswith("p_") else 1e-4
+        assert found == pytest.approx(expected, rel=1e-5, abs=atol), place
+    else:
+        assert found == expected, place
 
 
 def summary_in(folder: Path) -> dict[str, Any]:
