@@ -30,6 +30,9 @@ if SIDE_BY_SIDE > 1:
 # begin at once its own. And that they ask for it: of a cluster that is named by its address ray does not assume it.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests"}
 
+# On a busy machine ray must not end workers for the memory that others take, and wandb's service may start slowly.
+os.environ |= {"RAY_memory_monitor_refresh_ms": "0", "WANDB__SERVICE_WAIT": "300"}
+
 # What a terminal, or a colour-loving service that runs tests, asks of rich: lines are as long, and as plain, as files
 # have them.
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
