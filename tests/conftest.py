@@ -1,4 +1,4 @@
-"""What all tiers share: the order of tests, the real model, loaded once, and the reference data.
+"""What all tiers share: the order of tests, a cache apart from the user's, and the reference data.
 
 Nothing heavy is imported here: the process that hands the tests out to others (pytest-xdist) reads this file, too.
 """
@@ -101,6 +101,15 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One cache for all tests that have none of their own; gives the user's, which only tests/real use."""
+    users = os.environ.get("CORRIGENDA_CACHE", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield users
+
+
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each `time.sleep` of a test, which come to nothing: how long it would have waited."""
@@ -118,14 +127,6 @@ def lm() -> LanguageModel:
     import tiny
 
     return tiny.llama()
-
-
-@pytest.fixture(scope="session")
-def smollm2() -> LanguageModel:
-    """The real default model. Tests revert what they apply."""
-    from corrigenda import load
-
-    return load("smollm2-135m")
 
 
 @pytest.fixture(scope="session")
