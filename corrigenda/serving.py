@@ -90,14 +90,20 @@ class Server:
         """
         import httpx
 
-        stop, one_by_one = threading.Event(), threading.Lock()
+        stop, failed, one_by_one = threading.Event(), threading.Event(), threading.Lock()
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         with httpx.Client(headers=headers, timeout=self.timeout) as client:
 
             def one(asked: K, request: Mapping[str, Any]) -> None:
-                answer = self._answer(client, {**self.sends, **request}, stop)
-                with one_by_one:
-                    keep(asked, answer)
+                if failed.is_set():  # the thread that waits for the answers has yet to hear of it
+                    return
+                try:
+                    answer = self._answer(client, {**self.sends, **request}, stop)
+                    with one_by_one:
+                        keep(asked, answer)
+                except BaseException:
+                    failed.set()
+                    raise
 
             pool = ThreadPoolExecutor(self.parallel, thread_name_prefix="asking")
             try:

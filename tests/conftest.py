@@ -1,4 +1,4 @@
-"""What all tiers share: the order of tests, the real model, loaded once, and the reference data.
+"""What all tiers share: the order of tests, a cache apart from the user's, and the reference data.
 
 Nothing heavy is imported here: the process that hands the tests out to others (pytest-xdist) reads this file, too.
 """
@@ -29,6 +29,18 @@ if SIDE_BY_SIDE > 1:
 # The word by which ray's processes know each other: ray would leave one in the user's folder, each of two tests that
 # begin at once its own. And that they ask for it: of a cluster that is named by its address ray does not assume it.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests"}
+
+# On a busy machine ray must not end workers for the memory that others take, and wandb's service may start slowly.
+os.environ |= {"RAY_memory_monitor_refresh_ms": "0", "WANDB__SERVICE_WAIT": "300"}
+
+# What a terminal, or a colour-loving service that runs tests, asks of rich: lines are as long, and as plain, as files
+# have them.
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
+# Servers of tests are on this machine; a proxy that the user has cannot reach them.
+for name in ("NO_PROXY", "no_proxy"):
+    os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
 QUICK, NIGHTLY = "--quick", "--nightly"
 LONG = ("real", "integration")
@@ -89,6 +101,15 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def users_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One cache for all tests that have none of their own; gives the user's, which only tests/real use."""
+    users = os.environ.get("CORRIGENDA_CACHE", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield users
+
+
 @pytest.fixture
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds of each `time.sleep` of a test, which come to nothing: how long it would have waited."""
@@ -106,14 +127,6 @@ def lm() -> LanguageModel:
     import tiny
 
     return tiny.llama()
-
-
-@pytest.fixture(scope="session")
-def smollm2() -> LanguageModel:
-    """The real default model. Tests revert what they apply."""
-    from corrigenda import load
-
-    return load("smollm2-135m")
 
 
 @pytest.fixture(scope="session")

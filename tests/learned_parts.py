@@ -1,10 +1,12 @@
 """What the tests of editors with trained networks share: facts, networks of random weights, sums by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
@@ -112,3 +114,15 @@ def cut_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(training._Training, "learn", cut)
     return learned
+
+
+def steps_kept(folder: Path, editor: str) -> int:
+    """The steps of a training that is not at its end, as they are on the disk; -1 where there is none."""
+    for path in folder.rglob(f"{editor}-*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            return int((file.metadata() or {})["done"])
+    return -1
+
+
+def has_steps(folder: Path, editor: str, steps: int) -> bool:
+    return steps_kept(folder, editor) >= steps

@@ -7,10 +7,11 @@ import io
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
@@ -68,12 +69,29 @@ def call(home: Path, *arguments: str, succeeds: bool = True) -> str:
     return said.getvalue()
 
 
-def start(home: Path, *arguments: str) -> BaseProcess:
-    """What ``python run.py ARGUMENTS`` does, in the folder `home` and in a process of its own, to be killed.
+def killed(home: Path, *arguments: str, when: Callable[[], bool]) -> None:
+    """What ``python run.py ARGUMENTS`` does, in the folder `home` and in a process of its own, until a kill.
 
-    It is forked from a fresh process that has imported what it needs, so that it is at work at once. It says nothing.
-    Where the start of the program is what is tested, `RUN` is started.
+    The process kills itself as soon as something is on the disk and `when`, a function of a module, says so. It is
+    forked from a fresh one that has imported what it needs, so that it is at work at once. It says nothing. Where the
+    start of the program is what is tested, `RUN` is started.
     """
-    process = FORKS.Process(target=call, args=(home, *arguments))
+    process = FORKS.Process(target=_killed, args=(when, home, *arguments))
     process.start()
-    return process
+    try:
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL
+    finally:
+        process.kill()
+
+
+def _killed(when: Callable[[], bool], home: Path, *arguments: str) -> None:
+    fsync = os.fsync
+
+    def and_then(descriptor: int) -> None:
+        fsync(descriptor)
+        if when():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with patch.object(os, "fsync", and_then):
+        call(home, *arguments)

@@ -2,12 +2,13 @@
 
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import program
+import pytest
 import tiny
 
 from corrigenda.runs.records import records_in
@@ -76,6 +77,26 @@ def timeless(folder: Path, of: str = "cases") -> list[dict[str, Any]]:
     return [{key: value for key, value in each.items() if key != "seconds"} for each in records_in(folder, of)]
 
 
+def assert_same(found: Any, expected: Any, place: str = "") -> None:
+    """Probabilities to 1e-5; what is a logarithm, a sum or a loss to 1e-4; all else as it is.
+
+    Rounding differs with how a tensor lies in memory, also between two processes that do the same.
+    """
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for key, value in expected.items():
+            assert_same(found[key], value, f"{place}.{key}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        for number, value in enumerate(expected):
+            assert_same(found[number], value, f"{place}.{number}")
+    elif isinstance(expected, float):
+        atol = 1e-5 if place.rpartition(".")[2].startswith("p_") else 1e-4
+        assert found == pytest.approx(expected, rel=1e-5, abs=atol), place
+    else:
+        assert found == expected, place
+
+
 def summary_in(folder: Path) -> dict[str, Any]:
     """A run's summary."""
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
@@ -89,13 +110,12 @@ def cut_short(folder: Path, n: int, of: str = "cases") -> None:
 
 
 def kill_at(home: Path, arguments: Sequence[str], file: Path, lines: int) -> None:
-    """Runs the program in a process of its own until a file has so many lines, and kills it without warning."""
-    process = program.start(home, *arguments)
-    deadline = time.monotonic() + 300
-    while n_lines(file) < lines and process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.join()
+    """Runs the program in a process of its own until a file has so many lines: then it is killed without warning."""
+    program.killed(home, *arguments, when=partial(_has_lines, file, lines))
+
+
+def _has_lines(file: Path, lines: int) -> bool:
+    return n_lines(file) >= lines
 
 
 def n_lines(file: Path) -> int:

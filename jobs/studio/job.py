@@ -149,5 +149,6 @@ def serve(session: Session, asked: StudioSettings, password: str | None) -> None
         reload=False,
         show=asked.open,
         show_welcome_message=False,
+        reconnect_timeout=30,  # seconds; a busy machine may keep a tab waiting
         timeout_graceful_shutdown=1,  # an open tab would be waited for
     )

@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 import sys
@@ -6,6 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+OUTER = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "ARGS", "VENV", "WORKERS", "TORCH")
+"""What the make that runs the tests hands on to those that they run."""
 
 STUB = """#!/bin/sh
 echo "$*" >> "{log}"
@@ -36,7 +40,8 @@ def make(checkout: Path, *arguments: str, status: int = 0) -> tuple[list[str], s
     python.write_text(STUB.format(log=log, status=status))
     python.chmod(0o755)
     command = ["make", *arguments, f"PYTHON={sys.executable}"]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True)
+    env = {name: value for name, value in os.environ.items() if name not in OUTER}
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, check=True)
     return log.read_text().splitlines(), done.stdout
 
 

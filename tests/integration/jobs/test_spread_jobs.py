@@ -13,6 +13,7 @@ from run_parts import (
     SMALL_EDITOR,
     SMALL_EVALUATION,
     SUBJECTS,
+    assert_same,
     cut_short,
     kill_at,
     make_home,
@@ -91,26 +92,6 @@ def run(home: Path, *overrides: str) -> str:
 def scored(folder: Path) -> list[dict[str, Any]]:
     """The cases in the order of their facts, without what is measured by the clock."""
     return sorted(timeless(folder), key=lambda case: NAMES.index(case["fact"]["subject"]))
-
-
-def assert_same(found: Any, expected: Any, place: str = "") -> None:
-    """Probabilities to 1e-5; what is a logarithm, a sum or a loss to 1e-4; all else as it is.
-
-    Rounding differs with how a tensor lies in memory, also between two processes that do the same.
-    """
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), place
-        for key, value in expected.items():
-            assert_same(found[key], value, f"{place}.{key}")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), place
-        for number, value in enumerate(expected):
-            assert_same(found[number], value, f"{place}.{number}")
-    elif isinstance(expected, float):
-        atol = 1e-5 if place.rpartition(".")[2].startswith("p_") else 1e-4
-        assert found == pytest.approx(expected, rel=1e-5, abs=atol), place
-    else:
-        assert found == expected, place
 
 
 @pytest.fixture(scope="module")

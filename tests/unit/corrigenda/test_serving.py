@@ -182,7 +182,7 @@ def test_an_answer_that_cannot_be_kept_ends_it(stub: Any) -> None:
 
     with pytest.raises(OSError, match="No space left"):
         Server(stub.url).ask({str(n): {"prompt": str(n)} for n in range(20)}, keep, "Asking", bar=False)
-    assert len(stub.requests) < 20
+    assert len(stub.requests) <= 4  # one a thread
 
 
 @pytest.mark.parametrize(

@@ -50,4 +50,4 @@ def test_llama_cpp_says_what_the_edited_model_says(tmp_path: Path) -> None:
     # llama.cpp keeps keys and values of attention in float16: 2^-11 of each, times a few layers.
     for what, (model, adapter, expected) in tried.items():
         off = float((theirs(model, adapter) - expected).abs().max())
-        assert off <= 2e-3, what
+        assert off <= 5e-3, what

@@ -55,7 +55,9 @@ def test_each_item_once_and_each_worker_loads_once(tmp_path: Path, caplog: pytes
     assert [found[number][0] for number in range(12)] == [item.upper() for item in items]
     processes = Counter(process for _, process, _ in found.values())
     assert os.getpid() not in processes
-    assert sorted((tmp_path / "loaded").read_text().split()) == sorted(map(str, processes))  # each once
+    loaded = (tmp_path / "loaded").read_text().split()
+    assert len(loaded) == len(set(loaded))  # each once
+    assert set(map(str, processes)) <= set(loaded)  # one may come too late for an item
     for process, n in processes.items():  # each goes on with what it keeps
         assert sorted(place for _, one, place in found.values() if one == process) == list(range(1, n + 1))
     assert sorted(record.getMessage() for record in caplog.records) == [f"at {item}" for item in items]

@@ -1,25 +1,16 @@
 import json
-import signal
-import time
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import program
 import pytest
 import tiny
-from learned_parts import TRAINED_ON, assert_same
-from safetensors import safe_open
+from learned_parts import TRAINED_ON, assert_same, has_steps, steps_kept
 
 from editing.learned import training
 from editing.learned.counterfactual import CounterfactualNetwork
 from editing.learned.hypernetwork import Hypernetwork, LayersNetwork, TrainedNetwork
-
-
-def steps_kept(folder: Path, editor: str) -> int:
-    for path in folder.rglob(f"{editor}-*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            return int((file.metadata() or {})["done"])
-    return -1
 
 
 @pytest.mark.parametrize(("editor", "kind"), [("mend", Hypernetwork), ("serac", CounterfactualNetwork)])
@@ -29,13 +20,7 @@ def test_a_killed_training_ends_the_same(tmp_path: Path, editor: str, kind: type
     command = ["train", f"editor={editor}", "model=own", f"model.name={tmp_path / 'model'}", "data=facts"]
     command += ["data.path=facts.json", "job.steps=12", "job.every=2", "job.rank=4", "job.edits=1", "job.facts=2"]
     cache = tmp_path / "cache" / "hypernetworks"
-    process = program.start(tmp_path, *command)
-    deadline = time.monotonic() + 300
-    while steps_kept(cache, editor) < 4 and process.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    program.killed(tmp_path, *command, when=partial(has_steps, cache, editor, 4))
     assert 4 <= steps_kept(cache, editor) < 12
     assert not list(cache.rglob(f"{editor}.safetensors"))
     program.call(tmp_path, *command)

@@ -17,11 +17,6 @@ from eval.protocols.fine_tuning import finetuned
 TEXT = Text(tokens=512, length=16)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def state(lm: LanguageModel) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
 

@@ -39,8 +39,8 @@ def test_output_is_coefficients_times_values(family: str) -> None:
 @pytest.mark.parametrize("family", [*tiny.CONFIGS, *tiny.ENCODER_DECODERS])
 def test_a_value_delta_is_written_and_equals_adding_its_output(family: str) -> None:
     lm = tiny.build(family)
-    memory = lm.memory(LAYER)
-    before, delta = memory.weight.clone(), torch.randn(memory.d_ffn, memory.d_model) * 0.1
+    memory, draw = lm.memory(LAYER), torch.Generator().manual_seed(0)
+    before, delta = memory.weight.clone(), torch.randn(memory.d_ffn, memory.d_model, generator=draw) * 0.1
     with memory.capture() as seen:
         unchanged = last_logits(lm)
     with memory.add(seen.coefficients @ delta):
@@ -93,7 +93,7 @@ def test_replace_at_chosen_positions(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "falcon"])
 def test_what_is_put_in_is_not_written_to(family: str) -> None:
     lm = tiny.build(family)
-    output = torch.randn(3, 6, tiny.WIDTH, requires_grad=True)
+    output = torch.randn(3, 6, tiny.WIDTH, generator=torch.Generator().manual_seed(0), requires_grad=True)
     before = output.detach().clone()
     with lm.memory(LAYER).replace(output):
         last_logits(lm).sum().backward()

@@ -72,7 +72,7 @@ def test_views_and_writing(family: str) -> None:
     assert torch.equal(memory.keys, keys)
     fused = lm.architecture.blocks[LAYER].mlp.experts.down_proj
     before = fused.clone()
-    delta = torch.randn(memory.d_ffn, tiny.WIDTH) * 0.1
+    delta = torch.randn(memory.d_ffn, tiny.WIDTH, generator=torch.Generator().manual_seed(0)) * 0.1
     with memory.capture() as seen:
         plain = last_logits(lm)
     with memory.add(seen.coefficients @ delta):

@@ -81,7 +81,7 @@ def test_scratch_files_of_killed_writers_are_removed_and_those_of_live_ones_stay
         write_text(tmp_path / "y.json", "")
         assert scratch.is_file()  # it is alive
         writer.send_signal(signal.SIGKILL)
-    time.sleep(0.05)
+    files._LOOK_AGAIN.clear()
     write_text(tmp_path / "y.json", "")
     assert not scratch.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["y.json"]

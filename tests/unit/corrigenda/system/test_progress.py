@@ -1,3 +1,4 @@
+import re
 import time
 
 import pytest
@@ -12,18 +13,26 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.04)
 
 
+def said_until(pattern: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines until one is there that matches; a busy machine may be late with it."""
+    said, end = "", time.monotonic() + 60
+    while not any(re.fullmatch(pattern, line) for line in said.splitlines()):
+        assert time.monotonic() < end, said
+        time.sleep(0.01)
+        said += capsys.readouterr().err
+    return said.splitlines()
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_line_at_the_start_now_and_then_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = []
+    seen, said = [], []
     for item in progress.track([1, 2, 3], "Counting [3]"):
         seen.append(item)
-        time.sleep(0.15 if item == 3 else 0)
+        if item == 3:
+            said = said_until(r"Counting \[3\]: 2 of 3, \d+ s, about \d+ s left", capsys)
     assert seen == [1, 2, 3]
-    said = capsys.readouterr().err.splitlines()
     assert said[0] == "Counting [3]"
-    assert len(said) > 2
-    assert set(said[1:-1]) == {"Counting [3]: 2 of 3, 0 s, about 0 s left"}
-    assert said[-1] == "Counting [3]: done in 0 s"
+    assert re.fullmatch(r"Counting \[3\]: done in \d+ s", capsys.readouterr().err.splitlines()[-1])
     time.sleep(0.1)
     assert capsys.readouterr().err == ""
 
@@ -34,8 +43,11 @@ def test_what_is_left_early_or_fails_says_no_more(capsys: pytest.CaptureFixture[
         break
     with pytest.raises(ZeroDivisionError), progress.stage("Dividing"):
         raise ZeroDivisionError
+    said = capsys.readouterr().err
+    assert "Dividing\n" in said
+    assert "done" not in said
     time.sleep(0.1)
-    assert capsys.readouterr().err.splitlines() == ["Dividing"]
+    assert capsys.readouterr().err == ""
 
 
 def test_how_far_it_is() -> None:
@@ -44,7 +56,8 @@ def test_how_far_it_is() -> None:
     assert progress.how_far(60, 60, 10) == "60 of 60, 10 s"
 
 
-def test_what_takes_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_takes_a_moment_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 60.0)
     assert list(progress.track([1, 2, 3], "Counting")) == [1, 2, 3]
     with progress.stage("Resting", at_once=False):
         pass
@@ -54,7 +67,7 @@ def test_what_takes_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) ->
 def test_a_stage_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with progress.stage("Loading a/model"):
         assert capsys.readouterr().err == "Loading a/model\n"
-    assert capsys.readouterr().err == "Loading a/model: done in 0 s\n"
+    assert re.fullmatch(r"Loading a/model: done in \d+ s\n", capsys.readouterr().err)
 
 
 def test_a_stage_says_that_it_is_still_there(
@@ -62,12 +75,9 @@ def test_a_stage_says_that_it_is_still_there(
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     with progress.stage("Loading a/model"):
-        time.sleep(0.2)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "Loading a/model"
-    assert len(lines) > 2
-    assert set(lines[1:-1]) == {"Loading a/model: 0 s"}
-    assert lines[-1] == "Loading a/model: done in 0 s"
+        said = said_until(r"Loading a/model: \d+ s", capsys)
+    assert said[0] == "Loading a/model"
+    assert re.fullmatch(r"Loading a/model: done in \d+ s", capsys.readouterr().err.splitlines()[-1])
     time.sleep(0.1)
     assert capsys.readouterr().err == ""  # nothing after the block
 

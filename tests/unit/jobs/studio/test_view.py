@@ -13,7 +13,7 @@ from jobs.studio.session import Session
 testing = pytest.importorskip("nicegui.testing", reason="needs NiceGUI (pip install 'corrigenda[studio]')")
 
 User = Any
-PATIENCE = 100
+PATIENCE = 600
 """Tenths of a second that a simulated user waits."""
 
 
@@ -92,7 +92,7 @@ def test_bad_input_is_a_line(session: Session, values: tuple[str, ...], said: st
 def test_a_press_while_something_is_under_way(session: Session) -> None:
     async def play(user: User) -> None:
         with session.at_work("Tracing Big Ben"):
-            await user.should_see("Tracing Big Ben (0 s)", retries=PATIENCE)
+            await user.should_see("Tracing Big Ben (", retries=PATIENCE)
             user.find("Apply").click()
             await user.should_see("Tracing Big Ben is under way; press again later", retries=PATIENCE)
 

@@ -18,7 +18,8 @@ def test_values_are_read_as_by_hand(family: str, monkeypatch: pytest.MonkeyPatch
     if family == "olmo":  # its norm has no weight
         gamma = torch.ones(tiny.WIDTH)
     else:
-        lm.architecture.final_norm.weight.data.uniform_(0.5, 1.5)
+        drawn = torch.rand(tiny.WIDTH, generator=torch.Generator().manual_seed(0))
+        lm.architecture.final_norm.weight.data.copy_(0.5 + drawn)
         gamma = lm.architecture.final_norm.weight + (1 if family.startswith("gemma") else 0)
     monkeypatch.setattr(values, "ROWS", 20)
     monkeypatch.setattr(values, "BLOCK", 8)
@@ -57,8 +58,8 @@ def test_they_are_kept_on_disk_and_are_the_unedited_models(lm: LanguageModel, tm
     files = sorted((tmp_path / "cache" / "values").iterdir())
     stamps = [file.stat().st_mtime_ns for file in files]
     assert len(files) == 2
-    memory = lm.memory(1)
-    a, b = torch.randn(memory.d_ffn, 1), torch.randn(1, memory.d_model)
+    memory, draw = lm.memory(1), torch.Generator().manual_seed(0)
+    a, b = torch.randn(memory.d_ffn, 1, generator=draw), torch.randn(1, memory.d_model, generator=draw)
     edit = LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "by hand"), {1: (a, b)})
     with edit.applied(lm):
         edited = read_values(lm, k=2)

@@ -49,12 +49,12 @@ def test_a_float64_model_is_read_in_float64() -> None:
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_static_scores_are_the_plain_product(family: str) -> None:
     lm = tiny.build(family)
-    norm = lm.architecture.final_norm
+    norm, draw = lm.architecture.final_norm, torch.Generator().manual_seed(0)
     gamma = torch.ones(tiny.WIDTH)
     if family != "olmo":  # whose norm has no weight
-        norm.weight.data.normal_(1, 0.3)
+        norm.weight.data.copy_(1 + 0.3 * torch.randn(tiny.WIDTH, generator=draw))
         gamma = norm.weight + (1.0 if family.startswith("gemma") else 0.0)  # Gemma's norms keep gamma - 1
-    vectors = torch.randn(2, 3, tiny.WIDTH)
+    vectors = torch.randn(2, 3, tiny.WIDTH, generator=draw)
     expected = (vectors * gamma) @ lm.model.get_output_embeddings().weight.T
     found = words.read_static(lm, vectors)
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
@@ -65,7 +65,7 @@ def test_static_scores_of_a_lower_precision_are_taken_some_tokens_at_a_time(monk
     lm = tiny.build("llama")
     lm.model.bfloat16()
     monkeypatch.setattr(words, "COLUMNS", 7)
-    vectors = torch.randn(2, 3, tiny.WIDTH)
+    vectors = torch.randn(2, 3, tiny.WIDTH, generator=torch.Generator().manual_seed(0))
     gamma = lm.architecture.final_norm.weight.float()
     expected = (vectors * gamma) @ lm.model.get_output_embeddings().weight.float().T
     found = words.read_static(lm, vectors)

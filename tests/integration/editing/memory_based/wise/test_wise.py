@@ -15,12 +15,6 @@ from editing.memory_based.wise.margins import prompt_scores
 from editing.memory_based.wise.unrelated import run_unrelated, unrelated_coefficients
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One folder for what is kept on disk, apart from the user's."""
-    monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
     """The same words about subjects that nobody edits score lower with them in the loss; none is an edited subject."""
     lm = tiny.build("llama")
