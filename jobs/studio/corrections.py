@@ -88,23 +88,30 @@ class Corrections:
 
     def remove(self, place: str) -> None:
         """Takes the fact with an id out; `put_back` undoes it. Raises LookupError: there is no fact of that id."""
+        gone: list[tuple[int, Fact]] = []
 
         def change(facts: list[Fact]) -> list[Fact]:
             there = _place(facts, place)
-            self.removed.append((there, facts.pop(there)))
+            gone.append((there, facts.pop(there)))
             return facts
 
         self._change(change)
+        self.removed += gone
 
     def put_back(self) -> None:
-        """Puts the fact back that was removed last; nothing where none was."""
+        """Puts the fact back that was removed last, under another id where its own is taken; nothing where none was."""
 
         def change(facts: list[Fact]) -> list[Fact]:
-            there, fact = self.removed.pop()
-            return facts if any(fact.id == other.id for other in facts) else [*facts[:there], fact, *facts[there:]]
+            if fact in facts:
+                return facts
+            taken = any(fact.id == other.id for other in facts)
+            return [*facts[:there], _named(fact, facts) if taken else fact, *facts[there:]]
 
-        if self.removed:
-            self._change(change)
+        with self._lock:
+            if self.removed:
+                there, fact = self.removed[-1]
+                self._change(change)
+                self.removed.pop()  # after it is on the disk: a failure loses nothing
 
     def take_in(self, path: Path) -> str:
         """Adds the facts of a file of any schema that `read_facts` knows; says what became of them.

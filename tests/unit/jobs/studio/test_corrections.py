@@ -65,6 +65,29 @@ def test_added_changed_removed_put_back(corrections: Corrections, path: Path) ->
         corrections.remove("nobody")
 
 
+def test_put_back_loses_nothing(corrections: Corrections, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fact_of("x is", "x", "y"), fact_of("x was", "x", "z")
+    corrections.put(first)
+    corrections.remove("x")
+    corrections.put(second)  # takes the id that is free
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on the device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "replace", full)
+        for press in (corrections.put_back, lambda: corrections.remove("x")):
+            with pytest.raises(OSError, match="no space left"):
+                press()
+    assert [fact.claim for _, fact in corrections.removed] == ["x is y"]
+    corrections.put_back()
+    assert [(fact.id, fact.claim) for fact in on_disk(path)] == [("x-2", "x is y"), ("x", "x was z")]
+    corrections.remove("x")
+    corrections.put(second)  # the same again
+    corrections.put_back()
+    assert [fact.id for fact in on_disk(path)] == ["x-2", "x"]
+
+
 def test_a_change_keeps_what_the_page_does_not_show(path: Path) -> None:
     more = '"aliases": ["why"], "relation": "P1", "generation": ["{} goes on"]'
     path.write_text(f'{{"id": "a", "subject": "x", "prompt": "{{}} is", "target_new": "y", {more}}}\n')
