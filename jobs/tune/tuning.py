@@ -60,12 +60,13 @@ class Tuning:
 
         Raises ValueError: no trial has figures.
         """
+        fixed = self._fixed()  # first: who goes on with a run that was killed names no settings
         write_facts(self.folder.path / FACTS, self.facts)
         say(f"tuning on {counted(len(self.facts), 'fact')}: {', '.join(fact.id for fact in self.facts)}")
         traced = self._traced()
         editor = instantiate(self.config.editor)
         space = space_of(editor)
-        axes = axes_of(space, editor, self.lm, traced["layers"], self._fixed())
+        axes = axes_of(space, editor, self.lm, traced["layers"], fixed)
         trials = list(self.folder.cases())
         started = start_of(axes)
         for number, trial in enumerate(trials):
