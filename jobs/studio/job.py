@@ -19,7 +19,7 @@ from corrigenda.errors import LockedError, SettingsError
 from corrigenda.runs.locks import locked
 from corrigenda.settings.checked import checked
 from editing.registry import EDITORS
-from jobs.shared.base import choices, load_model, override_names, say
+from jobs.shared.base import choices, load_model, say
 from jobs.shared.errors import RunInterrupted
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
@@ -88,8 +88,7 @@ class Job(StoreJob):
         session: Session | None = None
         try:
             with locked(path.with_name(f".{path.name}.lock")):
-                model = [one for one in HydraConfig.get().overrides.task if one.startswith("model")]
-                session = Session(load_model(config), corrections, _editors(config), folder, model)
+                session = Session(load_model(config), corrections, _editors(config), folder, _model())
                 serve(session, asked, password)
         except LockedError:
             raise LockedError(
@@ -108,11 +107,17 @@ def _end(session: Session | None, path: Path) -> None:
         os._exit(130)
 
 
+def _model() -> list[str]:
+    """What of the command line chooses the model: the settings, and the folder of a configuration of the user's own."""
+    given = HydraConfig.get()
+    own = [source.path for source in given.runtime.config_sources if source.provider == "command-line"]
+    flags = [part for path in own for part in ("--config-dir", path.removeprefix("file://"))]
+    return [*flags, *(one for one in given.overrides.task if one.startswith("model"))]
+
+
 def _editors(config: DictConfig) -> Mapping[str, Editor]:
-    """Those of `AIMS`; the one that the command line names comes first, with its settings."""
-    chosen = choices()["editor"]
-    named = any(name.partition(".")[0] == "editor" for name in override_names())
-    first = {chosen: instantiate_editor(config.editor)} if named else {}
+    """Those of `AIMS`; the one that is chosen comes first, with its settings: the command line's, or as tuned."""
+    first = {choices()["editor"]: instantiate_editor(config.editor)}
     return {**first, **{name: EDITORS[name]() for name in AIMS if name not in first}}
 
 
