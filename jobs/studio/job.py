@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from corrigenda.errors import LockedError, SettingsError
 from corrigenda.runs.locks import locked
 from corrigenda.settings.checked import checked
+from corrigenda.system.files import expanded
 from editing.registry import EDITORS
 from jobs.shared.base import choices, load_model, say
 from jobs.shared.errors import RunInterrupted
@@ -78,7 +79,7 @@ class Job(StoreJob):
         asked = check(StudioSettings, config.job)
         if importlib.util.find_spec("nicegui") is None:
             raise SettingsError("job=studio needs NiceGUI: pip install 'corrigenda[studio]'")
-        path, folder = (require_inside(name, Path(config.job[name])) for name in ("list", "folder"))
+        path, folder = (require_inside(name, expanded(config.job[name])) for name in ("list", "folder"))
         password = password_for(asked.host)
         require_free(asked.host, asked.port)
         from jobs.studio.corrections import Corrections

@@ -80,6 +80,12 @@ def test_bad_settings_are_refused_in_a_line(
     assert len(told.splitlines()) == 1
 
 
+def test_the_users_home_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    said = program.call(tmp_path, "studio", "list=~/facts.jsonl", "host=0.0.0.0", succeeds=False)
+    assert f"job.list={Path.home() / 'facts.jsonl'}: it lies outside" in said
+
+
 def test_the_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert access.password_for("127.0.0.1") is None
     monkeypatch.setenv(access.VARIABLE, "secret")
