@@ -28,11 +28,11 @@ from jobs.shared import job
 from jobs.shared.base import FREE, begin, interruptible, load_model, override_names, read_beside, say
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
-from jobs.shared.settings import check, instantiate, instantiate_editor
+from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
 from jobs.shared.words import setting
 from jobs.tune.search import require_optuna
 from jobs.tune.settings import TuneSettings
-from jobs.tune.tuning import PROTOCOLS, Tuning
+from jobs.tune.tuning import Tuning
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,10 @@ class Job(job.Job):
         """
         asked = check(TuneSettings, config.job)
         require_optuna()
-        if config.mode not in PROTOCOLS:
+        if config.mode not in ("single", "batch"):
             raise ValueError(f"mode={config.mode}: settings are tuned with mode=single or mode=batch")
+        if config.mode == "batch" and (number := workers_of(config).number):
+            raise SettingsError(f"workers.number={number}: only mode=single spreads the facts of a trial; leave it out")
         if "auto" in (config.editor.get("layer"), config.editor.get("layers")):
             raise ValueError("job=tune finds the layers itself: leave editor.layer=auto (editor.layers=auto) out")
         space_of(instantiate_editor(config.editor))

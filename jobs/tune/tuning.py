@@ -27,7 +27,7 @@ from jobs.shared.auto_layer import traces_of
 from jobs.shared.base import kept_before, override_names, say
 from jobs.shared.errors import RunFailedError
 from jobs.shared.job import stored_config
-from jobs.shared.settings import instantiate
+from jobs.shared.settings import instantiate, workers_of
 from jobs.shared.tuned import tuned_name, write_tuned
 from jobs.shared.words import setting
 from jobs.tune.objective import Objective, objective_for
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 FACTS = "facts.jsonl"
 EMBEDDED = 30
 """So many of the project's facts are asked about, where the model knows none of the run's own."""
-
-PROTOCOLS = {"single": run_single, "batch": run_batch}
 
 
 @dataclass
@@ -212,7 +210,7 @@ class Tuning:
 
         run = EditRun(self.lm, self.facts, editor, settings, folder, False, notify, self._before)
         prepare(editor, self.lm)
-        PROTOCOLS[self.config.mode](run)
+        run_batch(run) if self.config.mode == "batch" else run_single(run, workers_of(self.config))
         if crashes := run.evaluation.crashes:
             raise RunFailedError(f"{crashes[0].fact.id}: {crashes[0].error.removeprefix(CRASHED)}")
         return run.evaluation.metrics

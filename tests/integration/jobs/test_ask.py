@@ -163,6 +163,7 @@ def test_export_of_a_gguf_adapter(home: Path) -> None:
         ("form=gguf",): "name the folders of the edits",
         both: "rank is of form=gguf-adapter",
         ("edit=one", "dtype=float16"): "dtype=float16: form=model takes none",
+        ("edit=[one,one]", "density=0.2"): "job.density=0.2: it is for job.merge=ties_svd or ties",
         ("edit=one", "form=gguf-adapter", "dtype=q8_0"): "form=gguf-adapter takes float32 or float16",
         ("edit=one", "form=gguf", "dtype=float32"): "form=gguf takes float16 or q8_0 or former",
         ("edit=one", "form=gguf"): "is no GGUF file: name the file",
