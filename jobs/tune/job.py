@@ -50,6 +50,7 @@ class Job(job.Job):
         """Tunes, or goes on with it.
 
         Raises:
+            FileExistsError: where the tuned model is to be written another one lies.
             SettingsError: a setting cannot be, or Optuna is not installed.
             ValueError: it is not declared what is tuned of the editor; or no trial has figures.
         """
@@ -91,7 +92,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet) -> dict[str
     """The run's id and what it is of; how far it goes and where it writes are no part of it."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     code = code_version(entry=("jobs.tune.job", *targets(plain), *(config.get("plugins") or ())))
-    plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in (*FREE, "job.conf")}
+    plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
     named = sorted(name for name in override_names() if name.startswith("editor."))  # these are not tuned
     plain["job"] |= {"named": named, "schema": facts.schema}  # by which the objective is chosen
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}
