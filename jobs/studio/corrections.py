@@ -27,8 +27,8 @@ def fact_of(
     if SLOT not in sentence and subject not in sentence:
         raise ValueError(f"the sentence does not hold {subject!r}, which it is about; write it there in the same way")
     prompt = sentence if SLOT in sentence else sentence.replace(subject, SLOT, 1)
-    lines = {"paraphrases": _lines(paraphrases), "neighbourhood": _lines(neighbourhood)}
-    return Fact(subject, prompt, target_new, target_true.strip() or None, **lines)
+    asked, others = _lines(paraphrases), _lines(neighbourhood)
+    return Fact(subject, prompt, target_new, target_true.strip() or None, paraphrases=asked, neighbourhood=others)
 
 
 class Corrections:
