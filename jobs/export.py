@@ -59,6 +59,8 @@ class ExportSettings:
             raise SettingsError(f"job.to={self.to!r} must name a folder, or of form=gguf a file")
         if self.merge is not None and (not isinstance(self.edit, tuple) or len(self.edit) < 2):
             raise SettingsError(f"job.edit={self.edit}: job.merge={self.merge} merges edits; name two folders or more")
+        if self.merge is None and self.density != type(self).density:
+            raise SettingsError(f"job.density={self.density}: it is for job.merge=ties_svd or ties; leave it out")
         if self.form == "adapter" and self.merge is None and not isinstance(self.edit, str):
             raise SettingsError(
                 f"job.edit={self.edit}: an adapter is made of one edit; name its folder, or merge several by "

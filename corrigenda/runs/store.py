@@ -5,7 +5,7 @@ folder as long as it lives; so a folder that is unfinished and not locked was le
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -89,12 +89,12 @@ class Store:
 
     def runs(self) -> list[StoredRun]:
         """All runs, oldest first. One that cannot be read is there too, as damaged, with the reason."""
-        return sorted(map(read_run, self._folders()), key=lambda run: (run.when, str(run.path)))
+        return _read(self._folders())
 
     def find(self, run_id: str) -> StoredRun | None:
         """The run with an id: the newest finished one, else one in progress, else the one to go on with."""
         order = ("finished", "running", "unfinished")
-        found = [run for run in reversed(self.runs()) if run.id == run_id and run.state in order]
+        found = [run for run in reversed(self._of(run_id)) if run.state in order]
         return min(found, key=lambda run: (order.index(run.state), -run.done), default=None)
 
     @contextmanager
@@ -133,8 +133,12 @@ class Store:
 
     def _forced(self, run_id: str) -> StoredRun | None:
         """The run that was begun with ``force=true`` and was cut short; of several, the one that came furthest."""
-        found = [run for run in self.runs() if run.id == run_id and run.state == "unfinished"]
+        found = [run for run in self._of(run_id) if run.state == "unfinished"]
         return max((run for run in found if run.config.get("force")), key=lambda run: run.done, default=None)
+
+    def _of(self, run_id: str) -> list[StoredRun]:
+        """The runs with an id, oldest first. Of the others no more is read: who begins a run holds the store."""
+        return _read(path for path in self._folders() if _id_in(path) == run_id)
 
     def _folders(self) -> Iterator[Path]:
         for place, folders, files in os.walk(self.root):
@@ -142,6 +146,19 @@ class Store:
                 folders.clear()
                 yield Path(place)
             folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def _read(folders: Iterable[Path]) -> list[StoredRun]:
+    """The runs in some folders, oldest first."""
+    return sorted(map(read_run, folders), key=lambda run: (run.when, str(run.path)))
+
+
+def _id_in(path: Path) -> str:
+    """The id of the run in a folder; empty where it is not known, or cannot be read."""
+    try:
+        return str(_mapping(path / "identity.json", read_json).get("id", ""))
+    except (ValueError, OSError):
+        return ""
 
 
 def read_run(path: Path) -> StoredRun:

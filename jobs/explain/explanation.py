@@ -227,9 +227,12 @@ class _Explaining:
             self.error = f"refused: {refusal}"
 
     def _written(self) -> None:
-        edit = self.made
-        if edit is None:
+        if self.made is None:
             return
+        # Of an edit of many facts the page reads what is written at its own.
+        origin = self.made.origin
+        own = tuple(fact for fact in origin.facts if fact.id == self.fact.id)
+        edit = replace(self.made, origin=replace(origin, facts=own))
 
         def read() -> Found:
             reading: EditLensResult = EditLens(words=self.settings.words).read(self.lm, edit)

@@ -14,7 +14,7 @@ ABOUT = (
 
 
 def edit_grids(reading: EditLensResult) -> list[Grid]:
-    """The grid of an edit's reading; none, where it changed no layer."""
+    """The grid of an edit's reading, with the first fact that it was read at; none, where it changed no layer."""
     if not reading.layers:
         return []
     n_components = max(len(layer.components) for layer in reading.layers)

@@ -192,7 +192,7 @@ def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
 FREE = (
     *("before", "force", "resume", "store", "workers"),
     *(f"workers.{field.name}" for field in fields(Workers)),
-    *("job.most_failures", "job.trials", "job.minutes"),
+    *("job.most_failures", "job.trials", "job.minutes", "job.model", "job.conf"),
 )
 """Settings that may be others when a run goes on: they change no figure of it."""
 

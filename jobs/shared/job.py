@@ -156,11 +156,14 @@ _PARTS = ("model", "data", "editor", "eval", "logger", "job", "mode", "seed", "c
 
 def _for_logs(store: Path) -> str:
     """Where what leaves no run has its log: in the store, where there is one that can be written."""
-    if store.is_dir() and os.access(store, os.W_OK):
-        return str(store / ".jobs")
     if store.exists() and not store.is_dir():
         raise NotADirectoryError(f"store={store}: this is a file; name the folder where runs are kept")
-    return str(Path(tempfile.gettempdir()) / "corrigenda-jobs")
+    logs = store / ".jobs"
+    there = [path for path in (logs, *logs.glob("*.log")) if path.exists()]  # another user's, perhaps
+    if store.is_dir() and all(os.access(path, os.W_OK) for path in (store, *there)):
+        return str(logs)
+    user = getattr(os, "getuid", int)()  # one for all would be the first user's; Windows has a place for each
+    return str(Path(tempfile.gettempdir()) / f"corrigenda-jobs-{user}")
 
 
 def new_folder(place: str) -> str:

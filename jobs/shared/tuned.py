@@ -95,6 +95,22 @@ def tuned_name(asked: str | None, model: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', model_title(model)).strip('-.') or 'model'}-tuned"
 
 
+def tuned_file(folder: Path, name: str, model: DictConfig) -> Path:
+    """Where a tuned model is written. Raises FileExistsError: the file there is of another model."""
+    path = folder / "model" / f"{name}.yaml"
+    if path.is_file():
+        of = (yaml_value(path.read_text(encoding="utf-8")) or {}).get("name")
+        if of != _lasting_name(model):
+            raise FileExistsError(f"{path} is of the model {of}; give job.model= another name")
+    return path
+
+
+def _lasting_name(model: DictConfig) -> str:
+    """A model's name that is right in any folder."""
+    place = expanded(str(model.name))
+    return str(place.resolve() if place.exists() else model.name)
+
+
 def write_tuned(
     folder: Path,
     name: str,
@@ -112,19 +128,15 @@ def write_tuned(
     written, too, with those that the command line `named`. `told` says how, for a comment. Raises FileExistsError: the
     file is of another model.
     """
-    path = folder / "model" / f"{name}.yaml"
-    place = expanded(str(model.name))
+    path = tuned_file(folder, name, model)
     found: dict[str, Any] = {"defaults": ["own", "_self_"]}
     plain: Any = OmegaConf.to_container(model)
     kept = {key: plain[key] for key in ("dtype", "revision", "trust_remote_code") if key in plain}  # not this machine's
-    found |= kept | {"name": str(place.resolve()) if place.exists() else model.name, KEY: {}}
+    found |= kept | {"name": _lasting_name(model), KEY: {}}
     comments: list[str] = []
     if path.is_file():
         text = path.read_text(encoding="utf-8")
-        earlier = yaml_value(text) or {}
-        if earlier.get("name") != found["name"]:
-            raise FileExistsError(f"{path} is of the model {earlier.get('name')}; give job.model= another name")
-        found[KEY] |= earlier.get(KEY) or {}
+        found[KEY] |= (yaml_value(text) or {}).get(KEY) or {}
         comments = [line for line in text.splitlines()[1:] if line.startswith("# editor=")]
     found[KEY][choice] = {
         "target": editor.get("_target_"),

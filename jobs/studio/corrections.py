@@ -27,8 +27,8 @@ def fact_of(
     if SLOT not in sentence and subject not in sentence:
         raise ValueError(f"the sentence does not hold {subject!r}, which it is about; write it there in the same way")
     prompt = sentence if SLOT in sentence else sentence.replace(subject, SLOT, 1)
-    lines = [tuple(filter(None, map(str.strip, text.splitlines()))) for text in (paraphrases, neighbourhood)]
-    return Fact(subject, prompt, target_new, target_true.strip() or None, paraphrases=lines[0], neighbourhood=lines[1])
+    asked, others = _lines(paraphrases), _lines(neighbourhood)
+    return Fact(subject, prompt, target_new, target_true.strip() or None, paraphrases=asked, neighbourhood=others)
 
 
 class Corrections:
@@ -64,47 +64,62 @@ class Corrections:
                 self._seen = seen
             return self._facts
 
-    def put(self, fact: Fact, place: str | None = None) -> None:
-        """Adds a fact; or puts it in the place of the one with an id, of which it keeps the id and what is still true.
+    def put(self, fact: Fact, place: Fact | None = None) -> None:
+        """Adds a fact; or puts it in the place of another, of which it keeps the id and what is still true.
+
+        Args:
+            fact: as `fact_of` makes it.
+            place: the fact that was shown and changed; None for a new one.
 
         Raises:
-            LookupError: there is no fact of that id.
+            LookupError: it is not in the list any more, or is another by now.
         """
 
         def change(facts: list[Fact]) -> list[Fact]:
             if place is None:
                 return [*facts, _named(fact, facts)]
-            there = _place(facts, place)
+            there = _place(facts, place.id)
+            if facts[there] != place:
+                raise LookupError(f"the correction {place.id!r} was changed meanwhile; press Change again to see it")
+            written = {name for name in _WRITTEN if getattr(fact, name) != _typed(getattr(place, name))}
             gone = {
-                *_WRITTEN,
-                *(_OF_THE_ANSWER if fact.target_new != facts[there].target_new else ()),
-                *(_OF_THE_PROMPT if fact.statement != facts[there].statement else ()),
+                *written,
+                *(_OF_THE_ANSWER if "target_new" in written else ()),
+                *(_OF_THE_PROMPT if {"subject", "prompt"} & written else ()),
+                *(_OF_THE_SUBJECT if "subject" in written else ()),
             }
-            kept = {name: value for name, value in facts[there].to_dict().items() if name not in gone}
-            facts[there] = Fact.from_dict(kept | {k: v for k, v in fact.to_dict().items() if k in _WRITTEN})
+            kept = {name: value for name, value in place.to_dict().items() if name not in gone}
+            facts[there] = Fact.from_dict(kept | {k: v for k, v in fact.to_dict().items() if k in written})
             return facts
 
         self._change(change)
 
     def remove(self, place: str) -> None:
         """Takes the fact with an id out; `put_back` undoes it. Raises LookupError: there is no fact of that id."""
+        gone: list[tuple[int, Fact]] = []
 
         def change(facts: list[Fact]) -> list[Fact]:
             there = _place(facts, place)
-            self.removed.append((there, facts.pop(there)))
+            gone.append((there, facts.pop(there)))
             return facts
 
         self._change(change)
+        self.removed += gone
 
     def put_back(self) -> None:
-        """Puts the fact back that was removed last; nothing where none was."""
+        """Puts the fact back that was removed last, under another id where its own is taken; nothing where none was."""
 
         def change(facts: list[Fact]) -> list[Fact]:
-            there, fact = self.removed.pop()
-            return facts if any(fact.id == other.id for other in facts) else [*facts[:there], fact, *facts[there:]]
+            if fact in facts:
+                return facts
+            taken = any(fact.id == other.id for other in facts)
+            return [*facts[:there], _named(fact, facts) if taken else fact, *facts[there:]]
 
-        if self.removed:
-            self._change(change)
+        with self._lock:
+            if self.removed:
+                there, fact = self.removed[-1]
+                self._change(change)
+                self.removed.pop()  # after it is on the disk: a failure loses nothing
 
     def take_in(self, path: Path) -> str:
         """Adds the facts of a file of any schema that `read_facts` knows; says what became of them.
@@ -138,6 +153,26 @@ _OF_THE_ANSWER = ("aliases", "portability", "reversals")
 """What is not true of another answer: its spellings, what follows from it, and what names it."""
 _OF_THE_PROMPT = ("relation", "frames", "negations", "reversals", "same_subject")
 """What is not true of another subject or prompt."""
+_OF_THE_SUBJECT = ("other_names", "portability", "generation")
+"""What is not true of another subject."""
+
+
+def shown(fact: Fact) -> dict[str, str]:
+    """A fact as a person reads and changes it, by the names of `fact_of`."""
+    lines = {name: "\n".join(getattr(fact, name)) for name in ("paraphrases", "neighbourhood")}
+    answers = {name: getattr(fact, name) or "" for name in ("target_new", "target_true")}
+    return {"sentence": fact.prompt, "subject": fact.subject, **answers, **lines}
+
+
+def _typed(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+    """What `fact_of` makes of a field that is left as it is `shown`: a line break in a prompt would make two of it."""
+    if isinstance(value, tuple):
+        return _lines("\n".join(value))
+    return value and value.strip()
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.splitlines())))
 
 
 def _place(facts: Sequence[Fact], place: str) -> int:

@@ -18,8 +18,9 @@ from omegaconf import DictConfig
 from corrigenda.errors import LockedError, SettingsError
 from corrigenda.runs.locks import locked
 from corrigenda.settings.checked import checked
+from corrigenda.system.files import expanded
 from editing.registry import EDITORS
-from jobs.shared.base import choices, load_model, override_names, say
+from jobs.shared.base import choices, load_model, say
 from jobs.shared.errors import RunInterrupted
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
@@ -78,7 +79,7 @@ class Job(StoreJob):
         asked = check(StudioSettings, config.job)
         if importlib.util.find_spec("nicegui") is None:
             raise SettingsError("job=studio needs NiceGUI: pip install 'corrigenda[studio]'")
-        path, folder = (require_inside(name, Path(config.job[name])) for name in ("list", "folder"))
+        path, folder = (require_inside(name, expanded(config.job[name])) for name in ("list", "folder"))
         password = password_for(asked.host)
         require_free(asked.host, asked.port)
         from jobs.studio.corrections import Corrections
@@ -88,8 +89,7 @@ class Job(StoreJob):
         session: Session | None = None
         try:
             with locked(path.with_name(f".{path.name}.lock")):
-                model = [one for one in HydraConfig.get().overrides.task if one.startswith("model")]
-                session = Session(load_model(config), corrections, _editors(config), folder, model)
+                session = Session(load_model(config), corrections, _editors(config), folder, _model())
                 serve(session, asked, password)
         except LockedError:
             raise LockedError(
@@ -108,11 +108,17 @@ def _end(session: Session | None, path: Path) -> None:
         os._exit(130)
 
 
+def _model() -> list[str]:
+    """What of the command line chooses the model: the settings, and the folder of a configuration of the user's own."""
+    given = HydraConfig.get()
+    own = [source.path for source in given.runtime.config_sources if source.provider == "command-line"]
+    flags = [part for path in own for part in ("--config-dir", path.removeprefix("file://"))]
+    return [*flags, *(one for one in given.overrides.task if one.startswith("model"))]
+
+
 def _editors(config: DictConfig) -> Mapping[str, Editor]:
-    """Those of `AIMS`; the one that the command line names comes first, with its settings."""
-    chosen = choices()["editor"]
-    named = any(name.partition(".")[0] == "editor" for name in override_names())
-    first = {chosen: instantiate_editor(config.editor)} if named else {}
+    """Those of `AIMS`; the one that is chosen comes first, with its settings: the command line's, or as tuned."""
+    first = {choices()["editor"]: instantiate_editor(config.editor)}
     return {**first, **{name: EDITORS[name]() for name in AIMS if name not in first}}
 
 

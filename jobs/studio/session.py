@@ -79,7 +79,7 @@ class Session:
         corrections: the list.
         editors: those that can be chosen, by name.
         folder: where pictures, pages and what is taken along are written; it is made when something is.
-        model: settings of the command line that choose the model, for commands that load it again.
+        model: what of the command line chooses the model, for commands that load it again.
 
     Attributes:
         edit: the edit that is applied; None where the model is as it was loaded.

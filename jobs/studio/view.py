@@ -14,7 +14,7 @@ from corrigenda.settings.documented import meanings
 from corrigenda.text.display import on_one_line, printable
 from jobs.export import ExportSettings
 from jobs.shared.errors import describe_error
-from jobs.studio.corrections import fact_of
+from jobs.studio.corrections import fact_of, shown
 from jobs.studio.session import Said, Session
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class View:
 
     def __init__(self, session: Session, aims: dict[str, str]) -> None:
         self.session = session
-        self.place: str | None = None
+        self.place: Fact | None = None
         self.seen: object = None
         ui.add_css(STYLE)
         ui.colors(primary="#2b7bba")
@@ -171,7 +171,7 @@ class View:
             self.back.props("flat")
             ui.button("Try all", on_click=lambda: self.press(self.session.try_out)).props("flat")
 
-    def _fill(self, values: dict[str, str], place: str | None = None) -> None:
+    def _fill(self, values: dict[str, str], place: Fact | None = None) -> None:
         self.place = place
         self.put.text = "Add" if place is None else "Save the change"
         for name, field in self.fields.items():
@@ -196,9 +196,7 @@ class View:
 
     def _change(self) -> None:
         if (fact := self._chosen()) is not None:
-            lines = {name: "\n".join(getattr(fact, name)) for name in ("paraphrases", "neighbourhood")}
-            said = {"sentence": fact.prompt, "subject": fact.subject, "target_new": fact.target_new or ""}
-            self._fill({**said, "target_true": fact.target_true or "", **lines}, fact.id)
+            self._fill(shown(fact), fact)
 
     async def _remove(self) -> None:
         if (fact := self._chosen()) is not None:

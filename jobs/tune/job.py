@@ -28,11 +28,11 @@ from jobs.shared import job
 from jobs.shared.base import FREE, begin, interruptible, load_model, override_names, read_beside, say
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
-from jobs.shared.settings import check, instantiate, instantiate_editor
+from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
 from jobs.shared.words import setting
 from jobs.tune.search import require_optuna
 from jobs.tune.settings import TuneSettings
-from jobs.tune.tuning import PROTOCOLS, Tuning
+from jobs.tune.tuning import Tuning
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,16 @@ class Job(job.Job):
         """Tunes, or goes on with it.
 
         Raises:
+            FileExistsError: where the tuned model is to be written another one lies.
             SettingsError: a setting cannot be, or Optuna is not installed.
             ValueError: it is not declared what is tuned of the editor; or no trial has figures.
         """
         asked = check(TuneSettings, config.job)
         require_optuna()
-        if config.mode not in PROTOCOLS:
+        if config.mode not in ("single", "batch"):
             raise ValueError(f"mode={config.mode}: settings are tuned with mode=single or mode=batch")
+        if config.mode == "batch" and (number := workers_of(config).number):
+            raise SettingsError(f"workers.number={number}: only mode=single spreads the facts of a trial; leave it out")
         if "auto" in (config.editor.get("layer"), config.editor.get("layers")):
             raise ValueError("job=tune finds the layers itself: leave editor.layer=auto (editor.layers=auto) out")
         space_of(instantiate_editor(config.editor))
@@ -89,7 +92,7 @@ def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet) -> dict[str
     """The run's id and what it is of; how far it goes and where it writes are no part of it."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
     code = code_version(entry=("jobs.tune.job", *targets(plain), *(config.get("plugins") or ())))
-    plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in (*FREE, "job.conf")}
+    plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
     named = sorted(name for name in override_names() if name.startswith("editor."))  # these are not tuned
     plain["job"] |= {"named": named, "schema": facts.schema}  # by which the objective is chosen
     found = {"model_fingerprint": lm.fingerprint, "data_fingerprint": facts.fingerprint, "code": code}

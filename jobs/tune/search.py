@@ -76,7 +76,7 @@ def axes_of(
     depth to either side, and a sixth where nothing was traced. A range always holds the value that the editor has.
     """
     axes: list[Axis] = []
-    if space.layers != "none" and not {"layer", "layers"} & set(fixed):
+    if space.layers != "none" and not {"layer", "layers", "depth"} & set(fixed):
         axes += _of_layers(space, editor, lm, traced, fixed)
     for number in space.numbers:
         start = _value(editor, number.setting)

@@ -27,8 +27,8 @@ from jobs.shared.auto_layer import traces_of
 from jobs.shared.base import kept_before, override_names, say
 from jobs.shared.errors import RunFailedError
 from jobs.shared.job import stored_config
-from jobs.shared.settings import instantiate
-from jobs.shared.tuned import tuned_name, write_tuned
+from jobs.shared.settings import instantiate, workers_of
+from jobs.shared.tuned import tuned_file, tuned_name, write_tuned
 from jobs.shared.words import setting
 from jobs.tune.objective import Objective, objective_for
 from jobs.tune.page import in_words, write_page
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 FACTS = "facts.jsonl"
 EMBEDDED = 30
 """So many of the project's facts are asked about, where the model knows none of the run's own."""
-
-PROTOCOLS = {"single": run_single, "batch": run_batch}
 
 
 @dataclass
@@ -58,14 +56,18 @@ class Tuning:
     def run(self) -> float | None:
         """Tries settings until the budget is spent; writes what is the best, and what was tried; gives the best value.
 
-        Raises ValueError: no trial has figures.
+        Raises:
+            FileExistsError: where the tuned model is to be written another one lies.
+            ValueError: no trial has figures.
         """
+        fixed = self._fixed()  # first: who goes on with a run that was killed names no settings
+        tuned_file(self._conf, self._name, self.config.model)
         write_facts(self.folder.path / FACTS, self.facts)
         say(f"tuning on {counted(len(self.facts), 'fact')}: {', '.join(fact.id for fact in self.facts)}")
         traced = self._traced()
         editor = instantiate(self.config.editor)
         space = space_of(editor)
-        axes = axes_of(space, editor, self.lm, traced["layers"], self._fixed())
+        axes = axes_of(space, editor, self.lm, traced["layers"], fixed)
         trials = list(self.folder.cases())
         started = start_of(axes)
         for number, trial in enumerate(trials):
@@ -211,7 +213,7 @@ class Tuning:
 
         run = EditRun(self.lm, self.facts, editor, settings, folder, False, notify, self._before)
         prepare(editor, self.lm)
-        PROTOCOLS[self.config.mode](run)
+        run_batch(run) if self.config.mode == "batch" else run_single(run, workers_of(self.config))
         if crashes := run.evaluation.crashes:
             raise RunFailedError(f"{crashes[0].fact.id}: {crashes[0].error.removeprefix(CRASHED)}")
         return run.evaluation.metrics
@@ -220,12 +222,19 @@ class Tuning:
     def _before(self) -> Path:
         return kept_before(self.config) or self.folder.path / "before"
 
+    @property
+    def _conf(self) -> Path:
+        return self.folder.path / "conf" if self.asked.conf is None else Path(self.asked.conf)
+
+    @property
+    def _name(self) -> str:
+        return tuned_name(self.asked.model, self.lm.name)
+
     def _finish(
         self, axes: tuple[Axis, ...], trials: list[dict[str, Any]], best: Mapping[str, Any], traced: Mapping[str, Any]
     ) -> float:
-        name = tuned_name(self.asked.model, self.lm.name)
+        conf, name = self._conf, self._name
         editor = str(stored_config(self.folder.path, str(self.folder.path)).choices["editor"])
-        conf = self.folder.path / "conf" if self.asked.conf is None else Path(self.asked.conf)
         facts, told = self.folder.path / FACTS, self._told(best, trials)
         own, fixed = self.config.editor, self._fixed()
         path = write_tuned(conf, name, self.config.model, own, editor, best["settings"], facts, told, fixed)

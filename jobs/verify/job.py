@@ -63,6 +63,10 @@ class Job(StoreJob):
         _require_measured(accept, asked)
         if config.data.on_error != "raise":
             raise ValueError(f"data.on_error={config.data.on_error}: a list is verified whole; leave it out")
+        if "data.path" in override_names():
+            raise SettingsError(
+                f"data.path={config.data.path}: what is verified is job.list={asked.list}; leave it out"
+            )
         facts = tuple(read_data({**config.data, "path": asked.list}))
         require_targets("job=verify", active_facts(facts))
         try:

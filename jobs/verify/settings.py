@@ -69,6 +69,11 @@ class VerifySettings:
                     f"job.before={self.before}: before_model and before_key are of an address; leave them out"
                 )
             return
+        if self.before_key is not None and self.before in (None, self.url):
+            raise SettingsError(
+                f"job.before_key={self.before_key}: the model before is at the same address, which key is for; leave "
+                "it out"
+            )
         require_address("job.before", self.before or self.url)
         if (self.server(before=True).address, self.before_model) == (self.server().address, self.model):
             raise SettingsError(

@@ -5,6 +5,7 @@ import program
 import pytest
 import tiny
 import torch
+import yaml
 from gguf_parts import write_gguf
 from peft import PeftModel
 
@@ -54,6 +55,24 @@ def test_before_and_after(home: Path, lm: LanguageModel) -> None:
     for folder in ("one", "one/edits"):
         one = program.call(home, "job=ask", f"job.prompt={PROMPT}", f"job.edit={folder}", "job.max_new_tokens=6")
         assert "low_rank edit" in one
+
+
+def test_the_model_is_loaded_as_the_run_says(home: Path) -> None:
+    half = load(home / "model", device="cpu", dtype="bfloat16")
+    origin = Origin(half.name, half.fingerprint, "toy", facts=(Fact("tower", "the {} is in", "Rome"),))
+    ContextEdit(origin, "Rome is a city . ").save(home / "run/edits/0000-a")
+    groups = {name: dict[str, object]() for name in ("data", "editor", "eval", "logger", "job", "choices")}
+
+    def ask(*arguments: str, succeeds: bool = True, **model: object) -> str:
+        begun = groups | {"mode": "single", "seed": 0, "model": {"name": half.name, "dtype": "bfloat16"} | model}
+        (home / "run/config.yaml").write_text(yaml.safe_dump(begun))
+        asked = ("ask", PROMPT, "edit=run", "max_new_tokens=2", "model.device=cpu", *arguments)
+        return program.call(home, *asked, succeeds=succeeds)
+
+    assert "context edit" in ask()
+    assert "if you trust that run, add model.trust_remote_code=true" in ask(trust_remote_code=True, succeeds=False)
+    said = ask("model.dtype=float32", succeeds=False)
+    assert "in float32 has; name what it was made on by model= or model.name=, model.dtype=" in said
 
 
 def test_without_an_edit(home: Path, lm: LanguageModel) -> None:
@@ -144,6 +163,7 @@ def test_export_of_a_gguf_adapter(home: Path) -> None:
         ("form=gguf",): "name the folders of the edits",
         both: "rank is of form=gguf-adapter",
         ("edit=one", "dtype=float16"): "dtype=float16: form=model takes none",
+        ("edit=[one,one]", "density=0.2"): "job.density=0.2: it is for job.merge=ties_svd or ties",
         ("edit=one", "form=gguf-adapter", "dtype=q8_0"): "form=gguf-adapter takes float32 or float16",
         ("edit=one", "form=gguf", "dtype=float32"): "form=gguf takes float16 or q8_0 or former",
         ("edit=one", "form=gguf"): "is no GGUF file: name the file",

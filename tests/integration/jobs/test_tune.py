@@ -78,8 +78,9 @@ def test_a_killed_run_goes_on_and_tries_the_same(home: Path, tuned: Path) -> Non
     assert "trial 1 (" not in out
     assert "trial 2 (" in out
     assert timeless(cut) == timeless(tuned)
-    # And further, where more trials are asked for.
-    call(home, "resume=cut", *TUNE, "job.trials=6")
+    # And further, where more trials are asked for; the tuned model may get another name.
+    call(home, "resume=cut", *TUNE, "job.trials=6", "job.model=mine")
+    assert (cut / "conf/model/mine.yaml").is_file()
     assert timeless(cut)[:5] == timeless(tuned)
     assert len(timeless(cut)) == 6
 

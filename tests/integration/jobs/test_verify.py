@@ -268,6 +268,7 @@ def test_what_cannot_be_is_said_before_anything_is_asked(home: Path, stub: Any) 
         "folder=built": "job.folder=built: the report.json there is of a build or of another version",
         "before=built": "job.before=built: the report.json there is of a build or of another version",
         "folder=list.jsonl": "list.jsonl",
+        "data.path=other.jsonl": "data.path=other.jsonl: what is verified is job.list=list.jsonl; leave it out",
         "data.on_error=skip": "data.on_error=skip: a list is verified whole",
     }.items():
         said = verify(home, stub, argument, succeeds=False)

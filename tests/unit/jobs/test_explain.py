@@ -192,6 +192,16 @@ def test_what_the_edit_wrote(lm: LanguageModel, found: Explanation) -> None:
     assert [text for text, _ in says[0][0]] == list(layer.components[0].promoted.texts)
 
 
+def test_of_an_edit_of_many_facts_its_own_is_read(lm: LanguageModel) -> None:
+    others = [Fact("Big Ben", "{} is in", "Paris", id=f"other-{number}") for number in range(33)]
+    few = replace(SETTINGS, trace_sites=("block",))
+    for facts, ranks in (([*others, FACT], ["'Rome'"]), (others, [])):
+        [grid] = explain(lm, FACT, Toy().edit(lm, facts), few).to_dict()["written"]["grids"]
+        names = [one["name"] for one in grid["fields"]]
+        assert re.findall(r"^rank of (.*) there$", "\n".join(names), re.M) == ranks
+        assert ("at the prompt" in grid["columns"]) == bool(ranks)
+
+
 def test_every_answer_before_and_after(lm: LanguageModel, found: Explanation) -> None:
     answers = data_of(found.html())["answers"]
     wanted = {"prompt": "Rome", "paraphrases": "Rome", "portability": "Italy", "neighbourhood": None, "locality": None}

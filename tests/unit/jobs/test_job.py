@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.settings.documented import meanings
 from jobs import Job, StoreJob
-from jobs.shared.job import find_job
+from jobs.shared.job import find_job, run_folder
 from jobs.shared.registry import classes, declaration
 
 
@@ -70,3 +71,20 @@ def test_what_a_job_from_outside_lacks_is_not_blamed_on_its_path(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         find_job({"name": "toy", "_target_": "needy_job.Job"})
+
+
+def test_what_cannot_be_logged_in_the_store_is_logged_where_the_user_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, logs, others = of_job("runs"), tmp_path / "outputs/.jobs", set[Path]()
+    logs.mkdir(parents=True)
+    (logs / "run.log").touch()
+    monkeypatch.setattr(os, "access", lambda path, _: path not in others)
+    assert run_folder(None, f"{tmp_path}/outputs", asked) == str(logs)
+    elsewhere = set()
+    for user, place in ((1, logs), (1, logs / "run.log"), (1, logs.parent), (2, logs.parent)):
+        others = {place}
+        monkeypatch.setattr(os, "getuid", lambda user=user: user, raising=False)
+        elsewhere.add(run_folder(None, f"{tmp_path}/outputs", asked))
+    assert len(elsewhere) == 2
+    assert not any(Path(folder).is_relative_to(tmp_path) for folder in elsewhere)

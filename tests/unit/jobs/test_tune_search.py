@@ -137,6 +137,7 @@ def test_what_the_command_line_gives_is_not_tuned(lm: LanguageModel) -> None:
 
     assert names() == {LAYER, NUMBER, "ratio", "value.clamp_norm_factor"}
     assert names("layers", "ratio") == {"value.clamp_norm_factor"}
+    assert names("depth", "ratio") == {"value.clamp_norm_factor"}
     assert names("number") == {LAYER, "ratio", "value.clamp_norm_factor"}
 
 

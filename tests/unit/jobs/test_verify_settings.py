@@ -21,6 +21,8 @@ def settings(**given: Any) -> VerifySettings:
         ({"key": "NOT_THERE_AT_ALL"}, "job.key='NOT_THERE_AT_ALL': there is no such environment variable"),
         ({"model": "m", "before_model": "m"}, "job.before_model=m: this is the model that is verified"),
         ({"before": f"{URL}/"}, "job.before_model=None: this is the model that is verified; name another"),
+        ({"before_key": "HOME"}, "job.before=None: before_model and before_key are of an address"),
+        ({"before_model": "m", "before_key": "HOME"}, "job.before_key=HOME: the model before is at the same address"),
         ({"before": "smollm2-135m", "before_model": "m"}, "smollm2-135m: before_model and before_key are of"),
     ],
 )

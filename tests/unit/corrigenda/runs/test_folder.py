@@ -13,6 +13,7 @@ from malformed_parts import refused
 from rich.console import Console
 
 import corrigenda
+from corrigenda.runs import store as store_module
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.ids import code_version, essential, files_named, run_id
 from corrigenda.runs.records import count_records, records_in
@@ -219,6 +220,17 @@ def test_find_prefers_the_finished_and_then_the_furthest(tmp_path: Path) -> None
         found = store.find("1")
         assert found.path.name == expected
     assert store.find("") is None
+
+
+def test_who_begins_a_run_reads_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        begun(tmp_path / name, {"id": name}, 1)
+    (tmp_path / "c" / "identity.json").write_text("{")
+    read: list[str] = []
+    monkeypatch.setattr(store_module, "read_run", lambda path: (read.append(path.name), read_run(path))[1])
+    with Store(tmp_path).take({"id": "b"}, lambda: new_run(tmp_path / "d"), force=True) as taken:
+        assert isinstance(taken, RunFolder)
+    assert set(read) == {"b"}
 
 
 Damage = Callable[[Path], object]

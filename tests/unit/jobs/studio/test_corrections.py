@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ from corrigenda import Fact
 from corrigenda.data import read_facts
 from corrigenda.errors import FactError, RecordError, SettingsError
 from corrigenda.system import files
-from jobs.studio.corrections import Corrections, fact_of
+from jobs.studio.corrections import Corrections, fact_of, shown
 
 SENTENCE = "The Eiffel Tower is located in the city of"
 
@@ -54,7 +55,7 @@ def test_added_changed_removed_put_back(corrections: Corrections, path: Path) ->
     corrections.put(fact_of(SENTENCE, "The Eiffel Tower", "Rome"))
     corrections.put(fact_of("The Eiffel Tower is made of", "The Eiffel Tower", "wood"))
     assert [fact.id for fact in on_disk(path)] == ["the-eiffel-tower", "the-eiffel-tower-2"]
-    corrections.put(fact_of(SENTENCE, "The Eiffel Tower", "Oslo"), "the-eiffel-tower")
+    corrections.put(fact_of(SENTENCE, "The Eiffel Tower", "Oslo"), corrections.facts[0])
     assert [fact.target_new for fact in on_disk(path)] == ["Oslo", "wood"]
     corrections.remove("the-eiffel-tower")
     assert [fact.target_new for fact in on_disk(path)] == ["wood"]
@@ -63,6 +64,29 @@ def test_added_changed_removed_put_back(corrections: Corrections, path: Path) ->
     assert not corrections.removed
     with pytest.raises(LookupError, match="somebody removed it"):
         corrections.remove("nobody")
+
+
+def test_put_back_loses_nothing(corrections: Corrections, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = fact_of("x is", "x", "y"), fact_of("x was", "x", "z")
+    corrections.put(first)
+    corrections.remove("x")
+    corrections.put(second)  # takes the id that is free
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on the device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "replace", full)
+        for press in (corrections.put_back, lambda: corrections.remove("x")):
+            with pytest.raises(OSError, match="no space left"):
+                press()
+    assert [fact.claim for _, fact in corrections.removed] == ["x is y"]
+    corrections.put_back()
+    assert [(fact.id, fact.claim) for fact in on_disk(path)] == [("x-2", "x is y"), ("x", "x was z")]
+    corrections.remove("x")
+    corrections.put(second)  # the same again
+    corrections.put_back()
+    assert [fact.id for fact in on_disk(path)] == ["x-2", "x"]
 
 
 def test_a_change_keeps_what_the_page_does_not_show(path: Path) -> None:
@@ -74,10 +98,50 @@ def test_a_change_keeps_what_the_page_does_not_show(path: Path) -> None:
         ("x is", "z", (), "P1"),  # of the other answer it is no spelling
         ("x was", "z", (), None),
     ):
-        corrections.put(fact_of(statement, "x", answer), "a")
+        corrections.put(fact_of(statement, "x", answer), corrections.facts[0])
         [fact] = on_disk(path)
         assert (fact.id, fact.target_new, fact.aliases, fact.relation) == ("a", answer, aliases, relation)
         assert fact.generation == ("x goes on",)
+
+
+def test_what_the_form_was_not_changed_in_stays(path: Path) -> None:
+    more = {
+        "paraphrases": ["Q: where is x?\nA:", "x is now"],
+        "neighbourhood": ["Q: where is v?\nA:"],
+        "frames": ["so {} is"],
+        "other_names": ["ex"],
+        "portability": [{"prompt": "x is at", "answer": "w"}],
+        "generation": ["x goes on"],
+    }
+    line = {"id": "a", "subject": "x", "prompt": "Q: {}?\nA:\n", "target_new": "y"} | more
+    path.write_text(f"{json.dumps(line)}\n")
+    corrections = Corrections(path)
+    changes = (
+        ({"target_true": "z"}, set()),
+        ({"target_new": "t"}, {"portability"}),
+        ({"paraphrases": "where is x?"}, {"portability"}),
+        ({"subject": "s"}, {"portability", "frames", "other_names", "generation"}),
+    )
+    for change, gone in changes:
+        [fact] = corrections.facts
+        corrections.put(fact_of(**(shown(fact) | change)), fact)
+        [now] = on_disk(path)
+        assert {name for name in more if not getattr(now, name)} == gone
+        assert (now.prompt, now.neighbourhood) == (line["prompt"], tuple(line["neighbourhood"]))
+        if "paraphrases" not in change and "subject" not in change:
+            assert now.paraphrases == tuple(line["paraphrases"])
+
+
+def test_what_was_changed_meanwhile_is_not_written_over(corrections: Corrections, path: Path) -> None:
+    corrections.put(fact_of("x is", "x", "y"))
+    [seen] = corrections.facts
+    corrections.put(fact_of("x is", "x", "z"), seen)  # in another tab
+    with pytest.raises(LookupError, match="'x' was changed meanwhile; press Change again"):
+        corrections.put(fact_of("x is", "x", "w"), seen)
+    assert [fact.target_new for fact in on_disk(path)] == ["z"]
+    corrections.remove("x")
+    with pytest.raises(LookupError, match="somebody removed it"):
+        corrections.put(fact_of("x is", "x", "w"), seen)
 
 
 def test_what_another_program_wrote_is_seen(corrections: Corrections, path: Path) -> None:

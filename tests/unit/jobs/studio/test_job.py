@@ -10,9 +10,11 @@ from typing import Any
 
 import program
 import pytest
+import yaml
+from run_parts import make_home
 
 from corrigenda.errors import SettingsError
-from jobs.studio import access
+from jobs.studio import access, job
 from jobs.studio.job import AIMS
 
 README = (Path(__file__).parents[4] / "README.md").read_text(encoding="utf-8")
@@ -39,6 +41,24 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert f"job.port={port}: cannot listen on 127.0.0.1:{port} (Address already in use); give another port=" in said
 
 
+def test_a_tuned_model_of_a_folder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nicegui", reason="needs NiceGUI (pip install 'corrigenda[studio]')")
+    make_home(tmp_path)
+    (tmp_path / "conf/model").mkdir(parents=True)
+    tuned = {"rome": {"settings": {"layer": 2}}}
+    own = {"defaults": ["own", "_self_"], "name": str(tmp_path / "model"), "tuned": tuned}
+    (tmp_path / "conf/model/mine.yaml").write_text(yaml.safe_dump(own))
+    begun: list[Any] = []
+    monkeypatch.setattr(job, "serve", lambda session, *_: begun.append(session))
+    monkeypatch.setattr(job, "require_free", lambda *_: None)
+    chosen = ["--config-dir", str(tmp_path / "conf"), "model=mine"]
+    program.call(tmp_path, "studio", *chosen)
+    [session] = begun
+    assert list(session.editors) == list(AIMS)
+    assert session.editors["rome"].layer == 2
+    assert session.model == chosen
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -58,6 +78,12 @@ def test_bad_settings_are_refused_in_a_line(
     told = program.call(tmp_path, "studio", setting, succeeds=False).strip()
     assert said in told
     assert len(told.splitlines()) == 1
+
+
+def test_the_users_home_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    said = program.call(tmp_path, "studio", "list=~/facts.jsonl", "host=0.0.0.0", succeeds=False)
+    assert f"job.list={Path.home() / 'facts.jsonl'}: it lies outside" in said
 
 
 def test_the_password_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import studio_parts
 from studio_parts import SENTENCE, SUBJECT
 
 from jobs.export import ExportSettings
+from jobs.studio.corrections import fact_of
 from jobs.studio.session import Session
 
 testing = pytest.importorskip("nicegui.testing", reason="needs NiceGUI (pip install 'corrigenda[studio]')")
@@ -87,6 +88,29 @@ def test_bad_input_is_a_line(session: Session, values: tuple[str, ...], said: st
 
     played(session, play)
     assert session.corrections.facts == ()
+
+
+def test_a_change_that_another_tab_was_quicker_with(session: Session) -> None:
+    from nicegui import ui
+
+    session.corrections.put(fact_of(SENTENCE, SUBJECT, "Rome"))
+
+    async def play(user: User) -> None:
+        await user.should_see(f"{SENTENCE} Rome", retries=PATIENCE)
+        [table] = user.find(ui.table).elements
+        table.selected = table.rows[:1]
+        for answer in ("Oslo", "Bern"):
+            user.find("Change").click()
+            await user.should_see("Save the change", retries=PATIENCE)
+            [field] = user.find("New answer").elements
+            field.value = answer
+            if answer == "Bern":
+                session.corrections.put(fact_of(SENTENCE, SUBJECT, "Paris"), session.corrections.facts[0])
+            user.find("Save the change").click()
+            await user.should_see("Oslo" if answer == "Oslo" else "was changed meanwhile", retries=PATIENCE)
+
+    played(session, play)
+    assert [fact.target_new for fact in session.corrections.facts] == ["Paris"]
 
 
 def test_a_press_while_something_is_under_way(session: Session) -> None:
