@@ -158,9 +158,9 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
         `previous` has to be made with these hyper-parameters (those that shape the memory are checked).
 
         Raises:
-            EditRefusedError: a fact asks for an erasure, or its prompt has one token only; there are more facts than
-                the shards hold; `previous` is another editor's, of another layer or model, without its editor state, or
-                made with other hyper-parameters that shape the memory; or no fact could be edited.
+            EditRefusedError: a fact asks for an erasure; there are more facts than the shards hold; `previous` is
+                another editor's, of another layer or model, without its editor state, or made with other
+                hyper-parameters that shape the memory; or no fact could be edited.
             IndexError: the model has no such layer.
         """
         require_targets("WISE", facts)
