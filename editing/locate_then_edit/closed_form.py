@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.shared.contexts import contexts, require_prefixes
-from editing.shared.extending import Extendable, check_previous, present, state_of
+from editing.shared.extending import Extendable, check_previous, present, require_shared, state_of
 from editing.shared.frames import Frames
 from editing.shared.layers import ascending
 from editing.shared.together import together
@@ -86,6 +86,9 @@ class ClosedForm(Extendable[ClosedFormEdit]):
             of facts, is refused.
         seed: for the contexts.
     """
+
+    lasting: ClassVar[tuple[str, ...]] = ()
+    """The settings that an edit and what goes on from it must share."""
 
     name: str = "closed_form"
     layers: tuple[int, ...] = ()
@@ -166,7 +169,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
 
         Raises:
             EditRefusedError: a fact asks for an erasure; no fact is left; the update is out of all proportion; or
-                `previous` is another editor's, model's or layers', or has no state.
+                `previous` is another editor's, model's or layers', has no state, or was made with other settings that
+                are `lasting`.
             IndexError: the model has no such layer.
             ValueError: as in `prepare`; or C is singular, and there is no ridge.
         """
@@ -177,6 +181,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         require_one_kind(lm, layers)
         require_writable(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
+        if own is not None:
+            require_shared(self.name, self, own, self.lasting)
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self.moments(lm)
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width

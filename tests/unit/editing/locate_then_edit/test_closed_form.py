@@ -28,6 +28,7 @@ from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.targets import old_values, solve_target_values
+from editing.locate_then_edit.weighed import Weighed
 
 PREFIXES = ("", "red green . ", "the river is in the north . ")
 
@@ -237,6 +238,18 @@ def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatc
         forgetful = plain.extend(lm, forgetful, [fact])
     assert isinstance(forgetful, LowRankEdit)
     assert difference(forgetful.delta(1), together.delta(1)) > 1e-3
+
+
+@pytest.mark.parametrize("editor", [MEMIT, ALPHA])
+@pytest.mark.parametrize("changes", [{"history": False}, {"weight": 2.0}, {"ratio": 1.0, "weight": None}])
+def test_what_the_first_facts_decided_cannot_be_changed(
+    lm: LanguageModel, editor: Weighed, changes: dict[str, Any]
+) -> None:
+    edit, name = editor.edit(lm, FACTS[:1]), next(iter(changes))
+    other = dataclasses.replace(editor, **changes)
+    theirs, own = getattr(editor, name), getattr(other, name)
+    with pytest.raises(EditRefusedError, match=f"was made with {name}={theirs}, this editor has {name}={own}; take"):
+        other.extend(lm, edit, FACTS[1:2])
 
 
 def test_a_superseded_fact_no_longer_counts(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
