@@ -28,9 +28,6 @@ from editing.locate_then_edit.prompts import Position, Prompts, build_prompts, w
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 from editing.shared.frames import NO_FRAMES, Frames, warn_of_frames
 
-FORMAT = 2
-"""The version of the files; it changes with the method, so that older ones are left alone."""
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -138,7 +135,7 @@ class Solving:
 
     def _entry(self, lm: LanguageModel, state: str, fact: Fact, layer: int, left: Sequence[int] = ()) -> Path:
         asked: dict[str, Any] = {
-            "format": FORMAT,
+            "format": self.settings.kept_format,
             "model": state,
             **fact.request,
             "prefixes": list(self.prefixes),

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -84,6 +85,8 @@ class SwapSettings(ValueSettings):
     Attributes:
         overlap: the weight of (w1.w2)^2.
     """
+
+    kept_format: ClassVar[int] = 3
 
     steps: AtLeastOne = 40
     lr: Positive = 0.1
