@@ -21,7 +21,7 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_target
-from editing import AlphaEdit, EditRefusedError, Emmet, Memit, ValueSettings
+from editing import AlphaEdit, EditRefusedError, Emmet, Memit, Rome, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.history import KeyHistory, Solutions
 from editing.locate_then_edit.prompt_run import run_prompts
@@ -346,6 +346,23 @@ def test_two_ways_to_say_a_weight() -> None:
 
 
 # -- layers
+
+
+@pytest.mark.parametrize(
+    "editor",
+    [
+        dataclasses.replace(ROME, layer=-1),
+        dataclasses.replace(EMMET, layers=(3,), site="ffn"),
+        dataclasses.replace(MEMIT, layers=(2, 3), site="attention_and_ffn"),
+    ],
+)
+def test_in_the_last_layer_only_what_ends_with_its_subject_is_written(lm: LanguageModel, editor: Rome | Memit) -> None:
+    """What is written at a subject's last token there is read by no later token."""
+    ends = Fact("Danielle Darrieux", "the mother tongue of {}", "Italy", "French")
+    with pytest.warns(UserWarning, match=f"fact {FACTS[0].id!r} is refused: layer 3 is the last of tiny-llama"):
+        edit = editor.edit(lm, [FACTS[0], ends])
+    assert ["refused" in report for report in edit.origin.report] == [True, False]
+    assert edit.origin.report[1]["step_losses"][0] > edit.origin.report[1]["step_losses"][-1]
 
 
 def test_which_layers_are_written() -> None:
