@@ -124,6 +124,11 @@ class ClosedForm(Extendable[ClosedFormEdit]):
                 f"{type(self).__name__}: rule='replay' gives each layer its target from the first one's; with "
                 f"ends_only={self.ends_only} and site={self.site!r} take rule='even'"
             )
+        if self.ends_only and self.rule != "even":
+            raise SettingsError(
+                f"{type(self).__name__}: rule={self.rule!r} spreads a residual over layers, and with ends_only=True "
+                "each of the two writes the whole of its own; take rule='even'"
+            )
 
     @abstractmethod
     def solution(self, problem: Problem) -> Solution:

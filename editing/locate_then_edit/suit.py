@@ -15,12 +15,12 @@ from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.data.relations import subjects
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
 from editing.locate_then_edit.change import Change
+from editing.locate_then_edit.joined import require_no_mixture
 from editing.locate_then_edit.memit import Memit
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
@@ -148,12 +148,7 @@ class Suit(Memit):
             UnsupportedModelError: a layer is a mixture of experts.
         """
         layers = super().resolved_layers(lm)
-        for layer in layers:
-            if lm.architecture.experts(layer) is not None:
-                raise UnsupportedModelError(
-                    f"{self.name}: layer {layer} of {lm.name} is a mixture of experts, of which each has keys of its "
-                    "own; take editor=memit"
-                )
+        require_no_mixture(self.name, lm, layers, "of which each has keys of its own")
         return layers
 
     @one_thread
