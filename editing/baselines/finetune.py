@@ -93,7 +93,7 @@ class FineTune(OneLayer, Extendable[ValueEdit]):
         with without(lm, previous):
             side = SideLayer(lm, self.resolved_layer(lm))
             start = self._start(lm, side, previous)
-            rows = side.run([self._row(lm, fact) for fact in facts])
+            rows = side.run([target_rows(lm, fact, end=self.end_token) for fact in facts])
             rows.require_ordinary(facts)
             delta, figures = self._learn(side, rows, start, facts, within)
         before = () if previous is None else previous.origin.facts
@@ -112,10 +112,6 @@ class FineTune(OneLayer, Extendable[ValueEdit]):
         if own is None:
             return torch.zeros(memory.d_ffn, memory.d_model, device=memory.values.device)
         return own.deltas[side.layer].to(memory.values.device)
-
-    def _row(self, lm: LanguageModel, fact: Fact) -> tuple[list[int], int]:
-        ids, prompt = target_rows(lm, fact)
-        return (ids, prompt) if self.end_token else (ids[:-1], prompt)
 
     @differentiable()
     def _learn(

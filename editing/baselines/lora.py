@@ -5,8 +5,10 @@ Standard Fine-Tuning": the likelihood of the object given the prompt, with facts
 """
 
 import re
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,7 +22,7 @@ from corrigenda.models.adapters import put_in, take_out
 from corrigenda.models.condition import OWN_ADAPTER
 from corrigenda.models.memory import FFNMemory
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Seed, Share, checked
-from editing.editor import EditRefusedError, require_targets
+from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.epochs import in_epochs
 from editing.shared.extending import check_previous, without
@@ -122,7 +124,7 @@ class Adapter:
             _ = memory.values  # what cannot be written is said before anything is computed
         own = check_previous(self.name, lm, layers, previous, LowRankEdit, self.name)
         before, reports = ((), ()) if own is None else (own.origin.facts, own.origin.report)
-        learned = [*facts, *self._beside([*before, *facts])]
+        learned = [*facts, *self._beside(lm, [*before, *facts])]
         with without(lm, previous):
             side = SideLayer(lm, layers[0], anew=True)
             rows = side.run([target_rows(lm, fact, end=self.end_token) for fact in learned])
@@ -131,21 +133,35 @@ class Adapter:
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *figures])
         return LowRankEdit.of(lm, origin, factors)
 
-    def _beside(self, edited: Sequence[Fact]) -> list[Fact]:
-        """The unedited facts, each with its old object as the new one; none about a subject that is edited."""
+    def _beside(self, lm: LanguageModel, edited: Sequence[Fact]) -> list[Fact]:
+        """The unedited facts, each with its old object as the new one; none about a subject that is edited.
+
+        Those that cannot be run are left out, with a warning. Raises EditRefusedError: none is left.
+        """
         if self.unedited.path is None:
             return []
         subjects = {normalised(fact.subject) for fact in edited}
         found = self.unedited.read(self.name, "unedited")
-        kept = [
+        others = [
             replace(fact, target_new=fact.target_true, target_true=None)
             for fact in found
             if fact.target_true is not None and normalised(fact.subject) not in subjects
         ]
+        kept = []
+        for fact in others:
+            with suppress(FactRefusedError):
+                target_rows(lm, fact, end=self.end_token)
+                kept.append(fact)
         if not kept:
             raise EditRefusedError(
-                f"unedited.path={self.unedited.path}: none of its {len(found)} facts has an old object and a subject "
-                "that is not edited; name a file of other facts"
+                f"unedited.path={self.unedited.path}: none of its {len(found)} facts has an old object, a subject that "
+                "is not edited, and a prompt that is neither too long nor one token; name a file of other facts"
+            )
+        if len(kept) < len(others):
+            warnings.warn(
+                f"{self.name}: {len(others) - len(kept)} of the {len(others)} unedited facts in {self.unedited.path} "
+                "are left out: they are too long, or their prompt is one token",
+                stacklevel=6,
             )
         return kept
 

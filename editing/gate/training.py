@@ -42,6 +42,8 @@ PIECE = 256
 """So many prompts are run before their states are written down."""
 ROWS = 32
 """So many are run at once."""
+VERSION = 2
+"""Of the states that are kept on disk; those of 1 may be of an edited model."""
 SHARES = (0.01, 0.05, 0.1)
 """At these shares of false hits it is said how many of the right ones pass."""
 DEPTHS = (0.4, 0.6, 0.75)
@@ -266,23 +268,27 @@ def number_of(names: Sequence[str]) -> Tensor:
 
 
 def kept_states(lm: LanguageModel, layers: Collection[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-    """The states at the last of some tokens, (n, len(layers), d_model); what was run is on disk, and not run again."""
+    """The unedited model's states at the last of some tokens, (n, len(layers), d_model).
+
+    What was run is on disk, and not run again.
+    """
     layers = tuple(layers)
     order = sorted(range(len(tokens)), key=lambda number: len(tokens[number]))
     folder = cache_folder() / "gates" / lm.cache_key
     found: Tensor | None = None
-    for begin in track(range(0, len(order), PIECE), f"Reading {len(order)} questions"):
-        rows = order[begin : begin + PIECE]
-        piece = _kept_piece(lm, layers, [tokens[row] for row in rows], folder)
-        if found is None:
-            found = torch.empty(len(tokens), *piece.shape[1:])
-        found[rows] = piece
+    with lm.edits.suspended():
+        for begin in track(range(0, len(order), PIECE), f"Reading {len(order)} questions"):
+            rows = order[begin : begin + PIECE]
+            piece = _kept_piece(lm, layers, [tokens[row] for row in rows], folder)
+            if found is None:
+                found = torch.empty(len(tokens), *piece.shape[1:])
+            found[rows] = piece
     assert found is not None
     return found
 
 
 def _kept_piece(lm: LanguageModel, layers: tuple[int, ...], tokens: Sequence[Sequence[int]], folder: Path) -> Tensor:
-    key = xxhash.xxh3_128(json.dumps([layers, list(map(list, tokens))]).encode()).hexdigest()
+    key = xxhash.xxh3_128(json.dumps([VERSION, layers, list(map(list, tokens))]).encode()).hexdigest()
     path = folder / f"{key}.safetensors"
     kept = read_kept(path, "its prompts are run again")
     if kept is not None:

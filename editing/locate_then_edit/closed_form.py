@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from editing.locate_then_edit.spread import Rule, spread
 from editing.locate_then_edit.targets import Site, ValueSettings
 from editing.locate_then_edit.writing import Problem, Solution, Step, Writing, task_of
 from editing.shared.contexts import contexts, require_prefixes
-from editing.shared.extending import Extendable, check_previous, present, state_of
+from editing.shared.extending import Extendable, check_previous, present, require_shared, state_of
 from editing.shared.frames import Frames
 from editing.shared.layers import ascending
 from editing.shared.together import together
@@ -87,6 +87,9 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         seed: for the contexts.
     """
 
+    lasting: ClassVar[tuple[str, ...]] = ()
+    """The settings that an edit and what goes on from it must share."""
+
     name: str = "closed_form"
     layers: tuple[int, ...] = ()
     depth: Share = 0.2
@@ -120,6 +123,11 @@ class ClosedForm(Extendable[ClosedFormEdit]):
             raise SettingsError(
                 f"{type(self).__name__}: rule='replay' gives each layer its target from the first one's; with "
                 f"ends_only={self.ends_only} and site={self.site!r} take rule='even'"
+            )
+        if self.ends_only and self.rule != "even":
+            raise SettingsError(
+                f"{type(self).__name__}: rule={self.rule!r} spreads a residual over layers, and with ends_only=True "
+                "each of the two writes the whole of its own; take rule='even'"
             )
 
     @abstractmethod
@@ -166,7 +174,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
 
         Raises:
             EditRefusedError: a fact asks for an erasure; no fact is left; the update is out of all proportion; or
-                `previous` is another editor's, model's or layers', or has no state.
+                `previous` is another editor's, model's or layers', has no state, or was made with other settings that
+                are `lasting`.
             IndexError: the model has no such layer.
             ValueError: as in `prepare`; or C is singular, and there is no ridge.
         """
@@ -177,6 +186,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         require_one_kind(lm, layers)
         require_writable(lm, layers)
         own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
+        if own is not None:
+            require_shared(self.name, self, own, self.lasting)
         state = KeyHistory() if own is None else state_of(self.name, own, KeyHistory)
         moments = self.moments(lm)
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width

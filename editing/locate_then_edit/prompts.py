@@ -173,7 +173,8 @@ def build_prompts(
         kept_position: where it is to stay: at the subject's last token, or at the prompt's. Where the update acts at
             the relation's, always at the prompt's.
         frames: the facts' other forms.
-        position: where the update acts. Behind a gate ("last") no prompt is to be kept: the gate sees to it.
+        position: where the update acts. At the relation's last token frames that end with the subject are left out.
+            Behind a gate ("last") no prompt is to be kept: the gate sees to it.
 
     A subject that ends at the very first token is left out without a prefix, where there are others: the first
     position's activations are unlike any other's in most models (attention sinks), so a key taken there stands for
@@ -190,8 +191,13 @@ def build_prompts(
     for number, fact in enumerate(facts):
         every = wordings(fact, prefixes, frames, lm.tokenizer)
         at_start.append(at_subject and _at_start(lm, fact))
+        if position == "relation":  # where a frame ends with the subject there is none
+            every = [one for one in every if one.fact is fact or not one.fact.prompt.rstrip().endswith("{}")]
         later = [one for one in every if not (at_subject and _left_out(lm, one, len(prefixes)))]
-        rows += [_rewriting(lm, one, number, position) for one in later or every]
+        try:
+            rows += [_rewriting(lm, one, number, position) for one in later or every]
+        except FactRefusedError as refusal:  # that of a frame is the fact's own
+            raise FactRefusedError(fact, refusal.why) from refusal
     n_rewriting = len(rows)
     if position != "last":
         rows += [_kept(lm, fact, number, kept_prompt, kept_position, position) for number, fact in enumerate(facts)]

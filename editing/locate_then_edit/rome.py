@@ -13,6 +13,7 @@ from torch import Tensor
 from corrigenda import EditRefusedError, Fact, LanguageModel, LowRankEdit, Origin
 from corrigenda.edits.experts import ExpertsEdit
 from corrigenda.edits.weights import require_writable
+from corrigenda.errors import SettingsError
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.experts import Moment
 from corrigenda.moments.text import Text
@@ -88,7 +89,7 @@ class Rome(OneLayer):
         frames: other forms of the facts that are contexts, too.
         value: how v* is solved for.
         homogeneous_keys: whether the same k* is used throughout.
-        bare_agreement: see above; 0 for k* alone.
+        bare_agreement: see above, with homogeneous keys; 0 for k* alone.
         text: over which text C is taken.
         tokens_per_coefficient: the text has at least so many tokens for each of the layer's coefficients; 0 for the
             text as it is; None for 24 of the text that ships, and 8 of any other.
@@ -119,6 +120,11 @@ class Rome(OneLayer):
 
     def __post_init__(self) -> None:
         require_prefixes(self, self.prefixes)
+        if not self.homogeneous_keys and self.bare_agreement not in (0, Rome.bare_agreement):
+            raise SettingsError(
+                f"Rome: bare_agreement={self.bare_agreement} holds the bare prompt's key against k*, which is not used "
+                "with homogeneous_keys=False; leave one of the two out"
+            )
 
     @property
     def depth(self) -> float:
@@ -148,7 +154,8 @@ class Rome(OneLayer):
 
         Raises:
             EditRefusedError: a fact asks for an erasure; or its prompt ends with its subject, where the relation's last
-                token is edited; or every update was refused by the guards.
+                token is edited; or goes on after it, where the subject's is in the last layer; or every update was
+                refused by the guards.
             IndexError: the model has no such layer.
         """
         require_targets("ROME", facts)

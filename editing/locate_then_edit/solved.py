@@ -23,13 +23,12 @@ from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import counted, track
 from corrigenda.system.workers import Workers
+from corrigenda.text.display import quoted
+from editing.editor import FactRefusedError
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import Position, Prompts, build_prompts, warn_of_contexts
 from editing.locate_then_edit.targets import Site, ValueSettings, solve_target_values
 from editing.shared.frames import NO_FRAMES, Frames, warn_of_frames
-
-FORMAT = 2
-"""The version of the files; it changes with the method, so that older ones are left alone."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,16 @@ def batches_of(
     """Facts in batches of a size, with their prompts but for those at an outlier state; what is left out is said.
 
     Facts that have no frames are named. Raises FactRefusedError: a fact is too long, or has no prompt that is no
-    outlier.
+    outlier; or it is to be written at its subject, in the last layer, and its prompt goes on.
     """
+    if position == "subject" and lm.n_layers - 1 in layers:
+        for fact in facts:
+            if not fact.prompt.rstrip().endswith("{}"):
+                raise FactRefusedError(
+                    fact,
+                    f"layer {lm.n_layers - 1} is the last of {lm.name}, so that nothing after the subject in "
+                    f"{quoted(fact.statement)} reads what is written at the subject; name a layer below it",
+                )
     batches = []
     for begin in range(0, len(facts), size):
         part = facts[begin : begin + size]
@@ -138,7 +145,7 @@ class Solving:
 
     def _entry(self, lm: LanguageModel, state: str, fact: Fact, layer: int, left: Sequence[int] = ()) -> Path:
         asked: dict[str, Any] = {
-            "format": FORMAT,
+            "format": self.settings.kept_format,
             "model": state,
             **fact.request,
             "prefixes": list(self.prefixes),

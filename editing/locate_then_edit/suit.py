@@ -8,18 +8,19 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.data.relations import subjects
-from corrigenda.errors import UnsupportedModelError
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, ShareBelowOne, checked
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
 from editing.locate_then_edit.change import Change
+from editing.locate_then_edit.joined import require_no_mixture
 from editing.locate_then_edit.memit import Memit
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
@@ -85,6 +86,8 @@ class SwapSettings(ValueSettings):
         overlap: the weight of (w1.w2)^2.
     """
 
+    kept_format: ClassVar[int] = 3
+
     steps: AtLeastOne = 40
     lr: Positive = 0.1
     weight_decay: NotNegative = 0.0
@@ -145,12 +148,7 @@ class Suit(Memit):
             UnsupportedModelError: a layer is a mixture of experts.
         """
         layers = super().resolved_layers(lm)
-        for layer in layers:
-            if lm.architecture.experts(layer) is not None:
-                raise UnsupportedModelError(
-                    f"{self.name}: layer {layer} of {lm.name} is a mixture of experts, of which each has keys of its "
-                    "own; take editor=memit"
-                )
+        require_no_mixture(self.name, lm, layers, "of which each has keys of its own")
         return layers
 
     @one_thread

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -61,6 +61,9 @@ class ValueSettings:
         products: what a float32 model's linear maps multiply in while it is solved: "bfloat16" is faster where the
             processor has such instructions (`corrigenda.forward.products`); v* then differs in the third digit.
     """
+
+    kept_format: ClassVar[int] = 2
+    """The version of targets on disk; it changes with the method, so that older ones are left alone."""
 
     steps: AtLeastOne = 20
     lr: Positive = 0.5
@@ -141,6 +144,10 @@ def _solved(lm: LanguageModel, run: PromptRun, layer: int, settings: ValueSettin
     open_facts = torch.ones(n_facts, dtype=torch.bool, device=device)
     in_groups = open_facts.nonzero()[:, 0]
     before: dict[int, Tensor] = {}  # by fact, the KL prompt's distribution without delta
+    with torch.no_grad():
+        if bool((start := change.delta()).any()):  # else the first forward is without delta
+            kept = _groups(lm, run, layer, site, every[~run.prompts.rewriting])
+            _measure(lm, kept, layer, site, torch.zeros_like(start), before)
     figures = {name: torch.zeros(n_facts, device=device) for name in ("loss", "nll", "kl")}
     steps = torch.zeros(n_facts, dtype=torch.long, device=device)
     confident = torch.zeros_like(steps)  # for how many forwards on end the target has been on top

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,13 +16,15 @@ from editing.locate_then_edit.writing import Problem, Solution
 @dataclass(frozen=True)
 @checked
 class Weighed(ClosedForm):
-    """A closed form with a weight of what is to stay against the facts.
+    """A closed form with a weight of what is to stay against the facts; what goes on from an edit has the same.
 
     Attributes:
         ratio: the weight as a ratio, which means the same in every model; None where `weight` is given.
         weight: the weight itself; None where `ratio` is given.
         history: whether H holds the keys of the earlier facts of the edit that is extended.
     """
+
+    lasting: ClassVar[tuple[str, ...]] = ("ratio", "weight", "history")
 
     ratio: Positive | None = 1.0
     weight: Positive | None = None

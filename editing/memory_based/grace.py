@@ -23,7 +23,7 @@ from corrigenda.forward.differentiable import differentiable
 from corrigenda.models.alone import one_thread
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
-from editing.editor import EditRefusedError, require_targets
+from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import label_of
 from editing.shared.extending import Extendable, check_previous, state_of, without
@@ -144,7 +144,7 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             side = SideLayer(lm, layer)
             radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
             book = _Book(side, own, state.labels, radius)
-            rows = side.run([target_rows(lm, fact) for fact in facts])
+            rows, unusable = self._rows(side, facts)
             before = () if previous is None else previous.origin.facts
             reports = () if previous is None else previous.origin.report
             refused = {number for number, figures in enumerate(reports) if "refused" in figures}
@@ -152,7 +152,10 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             report: list[dict[str, Any]] = []
             members: list[int | None] = []
             for number, (fact, note) in enumerate(zip(facts, notes, strict=True)):
-                figures, member = self._add(side, book, rows.pick([number]), fact)
+                if number in rows:
+                    figures, member = self._add(side, book, rows[number], fact)
+                else:
+                    figures, member = {"refused": unusable[number]}, None
                 report.append(note | figures)
                 members.append(member)
                 if "refused" in figures:
@@ -163,6 +166,17 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             )
         origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
         return book.edit(origin, (*state.members, *members), self.replace, self.widen)
+
+    def _rows(self, side: SideLayer, facts: Sequence[Fact]) -> tuple[dict[int, Rows], dict[int, str]]:
+        """By a fact's number its prompt, target and end token; of those that cannot be run, why they are refused."""
+        asked, why = dict[int, tuple[list[int], int]](), dict[int, str]()
+        for number, fact in enumerate(facts):
+            try:
+                asked[number] = target_rows(side.lm, fact)
+            except FactRefusedError as refusal:
+                why[number] = refusal.why
+        rows = side.run(list(asked.values())) if asked else Rows()
+        return {number: rows.pick([place]) for place, number in enumerate(asked)}, why
 
     def _add(self, side: SideLayer, book: _Book, row: Rows, fact: Fact) -> tuple[dict[str, Any], int | None]:
         """Adds one fact; returns its report and its entry. The codebook is as it was where the fact is refused."""

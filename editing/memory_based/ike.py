@@ -146,9 +146,8 @@ class Ike(Extendable[RetrievalEdit]):
         if gate is None:
             shown, queries = self._claims, text_encoder(self.encoder)([fact.claim for fact in facts])
         else:
-            with lm.edits.suspended():  # what is kept on disk is of the unedited model
-                tokens = [lm.tokens(fact.statement) for fact in self._usable]
-                shown = gate.embed(kept_states(lm, gate.layers, tokens))
+            shown = gate.embed(kept_states(lm, gate.layers, [lm.tokens(fact.statement) for fact in self._usable]))
+            with lm.edits.suspended():  # as those were read
                 queries = keys_of(lm, self.encoder, gate, facts)
         found = nearest(queries, shown, self._number)
         return tuple(

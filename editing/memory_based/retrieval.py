@@ -24,7 +24,8 @@ from corrigenda.edits.retrieval import RetrievalEdit
 from corrigenda.indices.kinds import Kind
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import AtLeastOne, checked
-from editing.editor import EditRefusedError, require_targets
+from corrigenda.text.display import quoted
+from editing.editor import EditRefusedError, refusing_long, require_targets
 from editing.gate.kept import gate_of
 from editing.gate.questions import held_out_questions
 from editing.gate.training import Scores
@@ -32,7 +33,7 @@ from editing.registry import register
 from editing.shared.entries import names_of
 from editing.shared.extending import Extendable, check_previous, without
 from editing.shared.statements import STATEMENT, stated
-from editing.shared.together import deduplicate
+from editing.shared.together import deduplicate, refused_alone
 from editing.spaces import Number, Space
 
 E = TypeVar("E", bound=RetrievalEdit)
@@ -104,12 +105,14 @@ class Retrieve(Extendable[RetrievalEdit]):
 
     @one_thread
     @deduplicate
+    @refused_alone
     def extend(self, lm: LanguageModel, previous: Edit | None, facts: Sequence[Fact]) -> RetrievalEdit:
         """The statements of an earlier edit and further ones; the earlier edit itself stays as it is.
 
         Raises:
             EditRefusedError: a fact asks for an erasure, or there is no fact; or `previous` is of another kind, editor,
                 encoder or model.
+            FactRefusedError: a fact's prompt is longer than the model reads, where its states are the vectors.
             ImportError: the encoder needs what is not installed.
             SettingsError: there is no such encoder.
         """
@@ -175,7 +178,13 @@ def with_earlier(
 
 
 def keys_of(lm: LanguageModel, encoder: str, gate: Gate | None, facts: Sequence[Fact]) -> Tensor:
-    """The vectors of the facts' prompts, (fact, width)."""
+    """The vectors of the facts' prompts, (fact, width).
+
+    Raises FactRefusedError: one is longer than the model reads, where its states are the vectors (there is a gate).
+    """
+    for fact in facts if gate is not None else ():
+        with refusing_long(fact):
+            lm.require_room(len(lm.tokens(fact.statement)), f"the prompt {quoted(fact.statement)}")
     return encoder_named(encoder, gate)(lm, [fact.statement for fact in facts])
 
 

@@ -126,6 +126,11 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
 
     def __post_init__(self) -> None:
         require_prefixes(self, self.prefixes)
+        if self.value.kl_factor:
+            raise SettingsError(
+                f"{self.name}: value.kl_factor={self.value.kl_factor} weighs what is to stay on value.kl_prompt, and "
+                "the gate keeps other prompts as they are; take 0"
+            )
 
     @one_thread
     def prepare(self, lm: LanguageModel) -> None:

@@ -22,7 +22,7 @@ from corrigenda.prompts import encode_target
 from corrigenda.settings.checked import Count, NotNegative, checked
 from editing.editor import EditRefusedError, FactRefusedError, refusing_long, require_room, require_targets
 from editing.registry import register
-from editing.shared.together import deduplicate, note_disturbance
+from editing.shared.together import together
 from editing.spaces import Number, Space
 
 EXACT = 1e-3
@@ -72,8 +72,7 @@ class FeatureSteering:
         self._read(lm)
 
     @one_thread
-    @note_disturbance
-    @deduplicate
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> CoefficientEdit:
         """One edit for all facts.
 

@@ -14,7 +14,7 @@ from corrigenda.errors import SettingsError
 from corrigenda.facts import as_facts
 from corrigenda.models.neurons import Neuron, as_neurons, in_model
 from corrigenda.settings.checked import checked
-from editing.editor import EditRefusedError
+from editing.editor import EditRefusedError, FactRefusedError
 
 Find = Callable[[LanguageModel, Fact], Iterable[Neuron]]
 FIND = {"find": "/locate: neurons"}
@@ -52,26 +52,26 @@ class NeuronEditor:
         """The neurons of one fact, layers counted from the first.
 
         Raises:
-            EditRefusedError: there are none, or the locator cannot say.
+            FactRefusedError: there are none, or the locator cannot say.
             IndexError: the model has no such neuron.
         """
         if self.find is not None:
             try:
                 places = as_neurons(self.find(lm, fact))
             except ValueError as error:
-                raise EditRefusedError(f"{self.name}: no neurons for fact {fact.id!r}: {error}") from error
+                raise FactRefusedError(fact, f"{self.name}: no neurons for it: {error}") from error
         elif isinstance(self.neurons, Mapping):
             if fact.id not in self.neurons:
-                raise EditRefusedError(f"{self.name}: no neurons are given for fact {fact.id!r}")
+                raise FactRefusedError(fact, f"{self.name}: no neurons are given for it")
             places = as_neurons(self.neurons[fact.id])
         else:
             places = as_neurons(self.neurons or ())
         if not places:
-            raise EditRefusedError(f"{self.name}: fact {fact.id!r} has no neuron to change")
+            raise FactRefusedError(fact, f"{self.name}: it has no neuron to change")
         return in_model(lm, places)
 
     def neurons_of_all(self, lm: LanguageModel, facts: Sequence[Fact]) -> list[tuple[Neuron, ...]]:
-        """The neurons of each fact. Raises EditRefusedError: there is no fact, or one has no neurons."""
+        """The neurons of each fact. Raises EditRefusedError: there is no fact; FactRefusedError: one has no neurons."""
         as_facts(self.name, facts)
         if not facts:
             raise EditRefusedError(f"{self.name}: no fact to edit")

@@ -12,11 +12,11 @@ from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.forward import answering
 from corrigenda.prompts import encode, encode_target
 from corrigenda.settings.checked import checked
-from editing.editor import EditRefusedError
+from editing.editor import FactRefusedError, refusing_long
 from editing.neurons.neuron_editor import FIND, NeuronEditor
 from editing.registry import register
 from editing.shared.directions import raising
-from editing.shared.together import deduplicate, note_disturbance
+from editing.shared.together import together
 
 
 @register(
@@ -56,19 +56,20 @@ class UpdateNeurons(NeuronEditor):
     unwrite: float = 1.0
     write: float = 1.0
 
-    @note_disturbance
-    @deduplicate
+    @together
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
         """An update of rank one for each fact in each layer that has neurons of it.
 
         Raises:
-            EditRefusedError: there is no fact, or one has no neurons; or a statement has several masks.
+            EditRefusedError: there is no fact.
+            FactRefusedError: a fact has no neurons, is longer than the model reads, or its statement has several masks.
             IndexError: the model has no such neuron.
         """
         found = self.neurons_of_all(lm, facts)
         columns: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for fact, places in zip(facts, found, strict=True):
-            coefficients, directions = _read(lm, fact, sorted({layer for layer, _ in places}))
+            with refusing_long(fact):
+                coefficients, directions = _read(lm, fact, sorted({layer for layer, _ in places}))
             change = -self.unwrite * directions[0] + self.write * directions[1]
             for layer, m in coefficients.items():
                 values = lm.memory(layer).values.float()
@@ -92,7 +93,7 @@ def _read(lm: LanguageModel, fact: Fact, layers: Sequence[int]) -> tuple[dict[in
     try:
         prompt = answering.with_mask(lm, lm.reads(fact.statement))
     except ValueError as error:
-        raise EditRefusedError(f"update_neurons: fact {fact.id!r} cannot be asked: {error}") from error
+        raise FactRefusedError(fact, f"update_neurons: it cannot be asked: {error}") from error
     ids = encode(lm.tokenizer, prompt)
     at = answering.position(lm, ids)
     batch = lm.batch([ids])

@@ -1,9 +1,10 @@
 """What editors share that go on from an earlier edit of their own: the checks, the model without it, or with it."""
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from corrigenda import Edit, Fact, LanguageModel, WeightEdit
 from corrigenda.edits.added_neurons import AddedNeuronsEdit
@@ -70,6 +71,23 @@ def check_previous(
             f"{editor}: the edit to go on from is of {_named(edited)}, this editor's layer is {_numbers(layers)}"
         )
     return previous
+
+
+def require_shared(editor: str, mine: Any, previous: Edit, names: Sequence[str]) -> None:
+    """Refuses an edit to go on from that was made with other hyper-parameters, of those named, than an editor's own.
+
+    `mine` is the editor, a dataclass. Raises EditRefusedError: one of them differs.
+    """
+    made_with, own = previous.origin.settings, dataclasses.asdict(mine)
+    defaults = {field.name: field.default for field in dataclasses.fields(mine)}
+    for name in names:
+        # A setting that an older edit does not name did not exist then: what it did is the default.
+        theirs = made_with.get(name, defaults[name])
+        if theirs != own[name]:
+            raise EditRefusedError(
+                f"{editor}: the edit to go on from was made with {name}={theirs!r}, this editor has "
+                f"{name}={own[name]!r}; take the same, or edit all facts anew"
+            )
 
 
 def layers_of(edit: Edit) -> list[int]:

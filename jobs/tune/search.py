@@ -100,9 +100,8 @@ def axes_of(
 def _of_layers(
     space: Space, editor: Any, lm: LanguageModel, traced: Sequence[int], fixed: Sequence[str]
 ) -> Iterator[Axis]:
-    # A block's output above which there is no other has no effect that a later layer could read.
-    top = lm.n_layers - (2 if getattr(editor, "site", None) == "block" else 1)
     default = editor.resolved_layer(lm) if space.layers == "one" else editor.resolved_layers(lm)[-1]
+    top = max(lm.n_layers - 2, default)  # no later layer reads what the last one is made to say at a subject
     around = [default, *(min(layer, top) for layer in traced[:1])]
     spread = max(round(lm.n_layers / (10 if traced else 6)), 1)
     yield Axis(LAYER, max(min(around) - spread, 0), min(max(around) + spread, top), default, whole=True)

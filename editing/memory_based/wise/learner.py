@@ -16,7 +16,7 @@ from corrigenda import Fact
 from corrigenda.data.requests import history
 from corrigenda.forward.differentiable import differentiable
 from corrigenda.prompts import encode, put_before
-from editing.editor import EditRefusedError
+from editing.editor import EditRefusedError, FactRefusedError
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.margins import Margins, prompt_scores, rival_loss
 from editing.memory_based.wise.memories import Memories
@@ -79,9 +79,10 @@ class Learner:
         self.reports += [dict(self.notes[number]) for number in self.new]
         todo = [number for number in self.new if "repeats" not in self.notes[number]]
         rows = self._run(todo)
-        for number in [number for number in todo if rows[number].outlier(0)]:
+        for number in [number for number in rows if rows[number].outlier(0)]:
             self._refuse(number, WHY)
-            todo.remove(number)
+            del rows[number]
+        todo = list(rows)
         others = self._run_other_subjects(todo)
         stopped = ""
         for batch in self._batches(todo):
@@ -123,14 +124,22 @@ class Learner:
         return text if len(encode(lm.tokenizer, lm.reads(text))) > 1 else fact.statement
 
     def _run(self, numbers: Sequence[int]) -> dict[int, Rows]:
-        """For each fact its rows, the bare prompt first; all of them run here, once, up to the side memory's layer."""
+        """For each fact its rows, the bare prompt first; all of them run here, once, up to the side memory's layer.
+
+        A fact that cannot be run is refused, and is not among them.
+        """
         lm, end = self.side.lm, self.settings.end_token
-        sequences = [target_rows(lm, self.facts[n], prompt, end) for n in numbers for prompt in self.prompts[n]]
-        if not sequences:
+        asked = dict[int, list[tuple[list[int], int]]]()
+        for n in numbers:
+            try:
+                asked[n] = [target_rows(lm, self.facts[n], prompt, end) for prompt in self.prompts[n]]
+            except FactRefusedError as refusal:
+                self._refuse(n, refusal.why)
+        if not asked:
             return {}
-        rows = self.coordinates.whitened(self.side.run(sequences))
+        rows = self.coordinates.whitened(self.side.run([row for of_fact in asked.values() for row in of_fact]))
         each = self.settings.rows_per_fact
-        return {n: rows.pick(range(i * each, (i + 1) * each)) for i, n in enumerate(numbers)}
+        return {n: rows.pick(range(i * each, (i + 1) * each)) for i, n in enumerate(asked)}
 
     def _run_other_subjects(self, numbers: Sequence[int]) -> dict[int, list[OtherSubject]]:
         edited = {fact.subject for fact in self.facts}

@@ -5,21 +5,20 @@ Wang et al. 2024, "WISE: Rethinking the Knowledge Memory for Lifelong Model Edit
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, SideMemoryEdit
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import checked
-from editing.editor import EditRefusedError, require_targets
+from editing.editor import require_targets
 from editing.memory_based.wise.coordinates import Coordinates
 from editing.memory_based.wise.learner import Learner
 from editing.memory_based.wise.settings import SHAPING, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.registry import register
 from editing.shared.contexts import contexts
-from editing.shared.extending import Extendable, check_previous, state_of, without
+from editing.shared.extending import Extendable, check_previous, require_shared, state_of, without
 from editing.shared.together import note_disturbance
 from editing.shared.training_rows import SideLayer
 from editing.spaces import Number, Space
@@ -158,9 +157,9 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
         `previous` has to be made with these hyper-parameters (those that shape the memory are checked).
 
         Raises:
-            EditRefusedError: a fact asks for an erasure, or its prompt has one token only; there are more facts than
-                the shards hold; `previous` is another editor's, of another layer or model, without its editor state, or
-                made with other hyper-parameters that shape the memory; or no fact could be edited.
+            EditRefusedError: a fact asks for an erasure; there are more facts than the shards hold; `previous` is
+                another editor's, of another layer or model, without its editor state, or made with other
+                hyper-parameters that shape the memory; or no fact could be edited.
             IndexError: the model has no such layer.
         """
         require_targets("WISE", facts)
@@ -179,14 +178,7 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
 
     def _state(self, previous: SideMemoryEdit) -> WiseState:
         """What to go on from; the edit has to be made with the hyper-parameters that shape a memory."""
-        made_with, mine = previous.origin.settings, dataclasses.asdict(self)
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        for name in SHAPING:
-            # A setting that an older edit does not name did not exist then: what it did is the default.
-            theirs = made_with.get(name, defaults[name])
-            if theirs != mine[name]:
-                raise EditRefusedError(
-                    f"WISE: the edit to go on from was made with {name}={theirs!r}, "
-                    f"this editor has {name}={mine[name]!r}"
-                )
+        # By its `shards` a memory of the paper's WISE-Retrieve is told from the next; *merge* may be given more.
+        apart = self.variant == "retrieve" and not self.in_view
+        require_shared("WISE", self, previous, (*SHAPING, "shards") if apart else SHAPING)
         return state_of("WISE", previous, WiseState)

@@ -354,7 +354,10 @@ def test_beside_quantised_weights(name: str) -> None:
 LONG = Fact("Thomas", "{} plays the" + " red green" * 40, "guitar", id="long")
 
 
-@pytest.mark.parametrize("name", [*OF_WEIGHTS, "shift", "memoir", "t_patcher", "serac"])
+REFUSING = [*OF_WEIGHTS, "shift", "memoir", "t_patcher", "serac", "feature", "ike", "retrieval", "update_neurons"]
+
+
+@pytest.mark.parametrize("name", REFUSING)
 def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
     lm, chosen = build(), editor(name)
     with pytest.warns(UserWarning, match=r"the edit of fact 'long' is refused: .* tiny-llama reads at most 64"):
@@ -364,3 +367,19 @@ def test_a_fact_that_is_too_long_is_refused_alone(name: str) -> None:
     assert equal(edit, chosen.edit(lm, FACTS[:2]))
     with pytest.raises(EditRefusedError, match="fact 'long': "):
         chosen.edit(lm, [LONG])
+
+
+@pytest.mark.parametrize("name", ["grace", "wise_whitened"])
+def test_a_fact_that_cannot_be_run_is_refused_alone(name: str) -> None:
+    """They take facts one after another, and count them: what is refused stands last, so that the edits are equal."""
+    lm, chosen = build(), editor(name)
+    short = Fact("Thomas", "{}", "guitar", id="short")
+    with (
+        pytest.warns(UserWarning, match=r"fact 'long' is refused: .* tiny-llama reads at most 64"),
+        pytest.warns(UserWarning, match=r"fact 'short' is refused: .* one token only"),
+    ):
+        edit = chosen.edit(lm, [*FACTS[:2], LONG, short])
+    assert ["refused" in report for report in edit.origin.report] == [False, False, True, True]
+    assert equal(edit, chosen.edit(lm, FACTS[:2]))
+    with pytest.raises(EditRefusedError, match=r"fact 'long': .*; fact 'short': "):
+        chosen.edit(lm, [LONG, short])

@@ -116,6 +116,8 @@ def test_the_axes_of_editors(lm: LanguageModel) -> None:
     assert lm.n_layers == tiny.DEPTH
     rome = {axis.name: axis for axis in axes_of(ROME, editing.Rome(layer=1), lm, ())}
     assert (rome[LAYER].low, rome[LAYER].high, rome[LAYER].start) == (0, 2, 1)
+    late = {axis.name: axis for axis in axes_of(ROME, editing.Rome(layer=tiny.DEPTH - 2), lm, ())}
+    assert late[LAYER].high == tiny.DEPTH - 2
     clamp = rome["value.clamp_norm_factor"]
     assert (clamp.low, clamp.high, clamp.start, clamp.log) == (0.4, 8, 4, True)
     memit = editing.Memit(depth=0.5, number=2, ratio=100.0)

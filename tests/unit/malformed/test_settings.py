@@ -23,6 +23,7 @@ from editing import (
 )
 from editing.editor import prepare
 from editing.locate_then_edit.targets import ValueSettings
+from editing.memory_based.scoped import Scoped
 from editing.memory_based.wise.unrelated import Unrelated
 from eval import EvalSettings, SequentialSettings, evaluate
 from eval.measure import measure
@@ -43,6 +44,21 @@ CLASSES: list[tuple[str, Callable[[], object], str]] = [
     ("no prefix", lambda: Rome(prefixes=()), "Rome: prefixes=() must hold at least one text"),
     ("no prefix of MEMIT", lambda: Memit(prefixes=()), "Memit: prefixes=() must hold at least one text"),
     ("no prefix of AlphaEdit", lambda: AlphaEdit(prefixes=()), "AlphaEdit: prefixes=() must hold at least one text"),
+    (
+        "ends of a spread",
+        lambda: Memit(ends_only=True, rule="root"),
+        "Memit: rule='root' spreads a residual over layers",
+    ),
+    (
+        "an agreement of nothing",
+        lambda: Rome(homogeneous_keys=False, bare_agreement=0.5),
+        "Rome: bare_agreement=0.5 holds the bare prompt's key against k*, which is not used",
+    ),
+    (
+        "a divergence behind a gate",
+        lambda: Scoped(value=ValueSettings(kl_factor=0.1)),
+        "scoped: value.kl_factor=0.1 weighs what is to stay on value.kl_prompt, and the gate keeps",
+    ),
     ("half a character", lambda: Rome(prefixes=("\udc80",)), "lone surrogate"),
     ("prefixes of no token", lambda: Rome(prefix_lengths=((0, 3),)), "(number 1 of number 1) must be at least 1"),
     ("triples", lambda: Rome(prefix_lengths=((1, 2, 3),)), "at most 2 entries, not 3"),  # type: ignore[arg-type]

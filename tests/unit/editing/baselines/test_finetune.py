@@ -6,7 +6,7 @@ import torch
 from editors_parts import confident
 from torch import Tensor, nn
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import EditRefusedError, Fact, LanguageModel
 from editing import FineTune
 
 BEN = Fact("Big Ben", "{} stands in", "the city of Rome", "London")
@@ -71,6 +71,15 @@ def test_without_the_end_token_it_is_not_learned() -> None:
     with FineTune(layer=1, lr=0.01, steps=200, end_token=False).edit(lm, [BEN]).applied(lm):
         assert float(mean_nll(lm, [BEN], end=False)[0]) < 0.05
         assert float(mean_nll(lm, [BEN], end=True)[0]) > 0.5
+
+
+def test_a_model_without_an_end_token_can_do_without_it() -> None:
+    lm = tiny.build("llama")
+    lm.tokenizer.eos_token = None
+    lm.model.generation_config.eos_token_id = lm.model.config.eos_token_id = None
+    with pytest.raises(EditRefusedError, match="has no end token"):
+        FineTune(layer=1, steps=1).edit(lm, [BEN])
+    assert FineTune(layer=1, steps=2, end_token=False).edit(lm, [BEN]).delta(1).norm() > 0
 
 
 def test_the_bound_holds_for_each_edit(lm: LanguageModel) -> None:

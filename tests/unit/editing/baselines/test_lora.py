@@ -109,15 +109,27 @@ def other_facts(tmp_path: Path) -> str:
 
 
 def test_unedited_facts_have_their_old_object(tmp_path: Path) -> None:
-    edited = [dataclasses.replace(BEN, subject="The Big Ben")]
-    read = Lora(unedited=TrainingFacts(other_facts(tmp_path)))._beside(edited)
-    assert Lora()._beside(edited) == []
+    lm, edited = tiny.llama(), [dataclasses.replace(BEN, subject="The Big Ben")]
+    read = Lora(unedited=TrainingFacts(other_facts(tmp_path)))._beside(lm, edited)
+    assert Lora()._beside(lm, edited) == []
     assert [(fact.statement, fact.target_new) for fact in read] == [
         ("Danielle speaks", "German"),
         ("Paris is in", "France"),
     ]
     with pytest.raises(EditRefusedError, match=r"others.json: none of its 1 facts has an old object"):
-        Lora(unedited=TrainingFacts(other_facts(tmp_path), offset=1, limit=1))._beside(edited)
+        Lora(unedited=TrainingFacts(other_facts(tmp_path), offset=1, limit=1))._beside(lm, edited)
+
+
+def test_unedited_facts_that_cannot_be_run_are_left_out(tmp_path: Path) -> None:
+    path = other_facts(tmp_path)
+    records = json.loads(Path(path).read_text())
+    long, short = records[0] | {"prompt": "{}" + " red" * 70}, records[0] | {"subject": "Thomas", "prompt": "{}"}
+    Path(path).write_text(json.dumps([*records, long, short]))
+    with pytest.warns(UserWarning, match="lora: 2 of the 4 unedited facts in .* are left out"):
+        read = Lora(unedited=TrainingFacts(path))._beside(
+            tiny.llama(), [dataclasses.replace(BEN, subject="The Big Ben")]
+        )
+    assert [fact.statement for fact in read] == ["Danielle speaks", "Paris is in"]
 
 
 def test_unedited_facts_are_learned_beside(tmp_path: Path) -> None:

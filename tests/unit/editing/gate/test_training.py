@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import random_update
 from program import call
 from torch import Tensor
 from torch.nn import functional
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.relations import relations, relations_to_learn, subjects
-from corrigenda.edits.gate import Gate
+from corrigenda.edits.gate import Gate, states_of
 from corrigenda.errors import SettingsError, WrongModelError
 from editing.gate import training
 from editing.gate.kept import gate_of, kept_gate
@@ -184,6 +185,15 @@ def test_states_are_read_once(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
     assert torch.equal(kept_states(lm, (1, 2), prompts), found)
     with pytest.raises(AssertionError, match="runs again"):
         kept_states(lm, (1, 3), prompts)
+
+
+def test_states_are_the_unedited_models(lm: LanguageModel) -> None:
+    prompts = [lm.tokens(prompt) for prompt in ("Rome", "the river")]
+    with random_update(lm, 1.0, layer=0).applied(lm):
+        found = kept_states(lm, (1, 2), prompts)
+        assert len(lm.edits) == 1
+    plain = torch.cat([states_of(lm, (1, 2), lm.batch([prompt])) for prompt in prompts])
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
 
 
 SMALL: dict[str, Any] = {"names": 1, "steps": 3, "components": 8, "hidden": 8, "width": 4, "relations": 20}

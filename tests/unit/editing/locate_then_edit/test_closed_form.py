@@ -21,13 +21,14 @@ from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import SecondMoment
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_target
-from editing import AlphaEdit, EditRefusedError, Emmet, Memit, ValueSettings
+from editing import AlphaEdit, EditRefusedError, Emmet, Memit, Rome, ValueSettings
 from editing.locate_then_edit.closed_form import ClosedForm
 from editing.locate_then_edit.history import KeyHistory, Solutions
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.locate_then_edit.solved import Batch, Solving
 from editing.locate_then_edit.targets import old_values, solve_target_values
+from editing.locate_then_edit.weighed import Weighed
 
 PREFIXES = ("", "red green . ", "the river is in the north . ")
 
@@ -239,6 +240,18 @@ def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatc
     assert difference(forgetful.delta(1), together.delta(1)) > 1e-3
 
 
+@pytest.mark.parametrize("editor", [MEMIT, ALPHA])
+@pytest.mark.parametrize("changes", [{"history": False}, {"weight": 2.0}, {"ratio": 1.0, "weight": None}])
+def test_what_the_first_facts_decided_cannot_be_changed(
+    lm: LanguageModel, editor: Weighed, changes: dict[str, Any]
+) -> None:
+    edit, name = editor.edit(lm, FACTS[:1]), next(iter(changes))
+    other = dataclasses.replace(editor, **changes)
+    theirs, own = getattr(editor, name), getattr(other, name)
+    with pytest.raises(EditRefusedError, match=f"was made with {name}={theirs}, this editor has {name}={own}; take"):
+        other.extend(lm, edit, FACTS[1:2])
+
+
 def test_a_superseded_fact_no_longer_counts(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = MEMIT.edit(lm, FACTS[:2])
     later = dataclasses.replace(FACTS[0], target_new="Berlin", id="later")
@@ -333,6 +346,23 @@ def test_two_ways_to_say_a_weight() -> None:
 
 
 # -- layers
+
+
+@pytest.mark.parametrize(
+    "editor",
+    [
+        dataclasses.replace(ROME, layer=-1),
+        dataclasses.replace(EMMET, layers=(3,), site="ffn"),
+        dataclasses.replace(MEMIT, layers=(2, 3), site="attention_and_ffn"),
+    ],
+)
+def test_in_the_last_layer_only_what_ends_with_its_subject_is_written(lm: LanguageModel, editor: Rome | Memit) -> None:
+    """What is written at a subject's last token there is read by no later token."""
+    ends = Fact("Danielle Darrieux", "the mother tongue of {}", "Italy", "French")
+    with pytest.warns(UserWarning, match=f"fact {FACTS[0].id!r} is refused: layer 3 is the last of tiny-llama"):
+        edit = editor.edit(lm, [FACTS[0], ends])
+    assert ["refused" in report for report in edit.origin.report] == [True, False]
+    assert edit.origin.report[1]["step_losses"][0] > edit.origin.report[1]["step_losses"][-1]
 
 
 def test_which_layers_are_written() -> None:

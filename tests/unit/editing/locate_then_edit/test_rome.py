@@ -31,6 +31,7 @@ from editing import EditRefusedError
 from editing.locate_then_edit.prompt_run import run_prompts
 from editing.locate_then_edit.prompts import build_prompts
 from editing.shared.contexts import contexts
+from editing.shared.frames import NO_FRAMES, Frames
 
 moment = pytest.fixture(given_moment, autouse=True)
 
@@ -124,6 +125,23 @@ def test_at_the_relation_a_prompt_that_ends_with_its_subject_is_refused(lm: Lang
         rome.edit(lm, [ends])
     with pytest.warns(UserWarning, match="take position=subject"):
         both = rome.edit(lm, [FACTS[0], ends])
+    torch.testing.assert_close(both.delta(LAYER), rome.edit(lm, FACTS[:1]).delta(LAYER))
+
+
+def test_at_the_relation_a_frame_that_ends_with_the_subject_is_left_out(lm: LanguageModel) -> None:
+    framed = dataclasses.replace(FACTS[1], frames=("the mother tongue of {}",))
+    rome = dataclasses.replace(ROME, position="relation", frames=Frames(1))
+    plain = dataclasses.replace(rome, frames=NO_FRAMES)
+    torch.testing.assert_close(
+        rome.edit(lm, [framed]).delta(LAYER), plain.edit(lm, FACTS[1:2]).delta(LAYER), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_fact_whose_frame_is_refused_is_refused_alone(lm: LanguageModel) -> None:
+    long = dataclasses.replace(FACTS[1], frames=("the mother tongue of {} is" + " red green" * 40,))
+    rome = dataclasses.replace(ROME, frames=Frames(1))
+    with pytest.warns(UserWarning, match=f"the edit of fact {long.id!r} is refused: .* reads at most 64"):
+        both = rome.edit(lm, [FACTS[0], long])
     torch.testing.assert_close(both.delta(LAYER), rome.edit(lm, FACTS[:1]).delta(LAYER))
 
 

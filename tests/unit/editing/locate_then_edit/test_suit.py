@@ -167,6 +167,20 @@ def test_values_against_whole_forwards(family: str, overlap: float) -> None:
         assert float((expected - h).norm() / h.norm()) > 0.01
 
 
+@FAMILIES
+@torch.no_grad()
+def test_the_divergence_is_from_the_model_without_a_change(family: str) -> None:
+    """By whole forwards, at the first step, where the two directions are random and the change is not zero."""
+    lm, settings = build(family), dataclasses.replace(VALUE, steps=1, kl_factor=1.0)
+    run = run_prompts(lm, build_prompts(lm, FACTS[:1], PREFIXES, "{} is a", "subject"), [1])
+    solved = solve_target_values(lm, run, 1, settings, "block")
+    h, changed = swapped_by_hand(lm, 0, settings, 1)
+    now, before = (whole(lm, FACTS[0].subject, 1, add)[2][-1].log_softmax(-1) for add in (changed - h, None))
+    divergence = float((now.exp() * (now - before)).sum())
+    assert divergence > 1e-4
+    assert float(solved.kl[0]) == pytest.approx(divergence, rel=1e-3)
+
+
 @torch.no_grad()
 def test_two_directions_are_swapped() -> None:
     """By hand: at right angles the state gets of each direction what it had of the other, and keeps its norm."""

@@ -86,7 +86,7 @@ def test_what_it_refuses_in_a_line(lm: LanguageModel, tmp_path: Path) -> None:
         FeatureSteering(str(other)).edit(tiny.build("mixtral"), [TOWER])
     alone = dataclasses.replace(TOWER, subject="Eiffel", prompt="{}")
     with pytest.raises(FactRefusedError, match="its prompt is one token, and there no dictionary looks"):
-        FeatureSteering(DICTIONARY).edit(lm, [TOWER, alone])
+        FeatureSteering(DICTIONARY).edit(lm, [alone])
     lm.memory(1).values[:, 0] = 0  # nothing that it adds has a first number
     share = f"{100 * abs(float(ONE.decoder[0, 0])):.2g}"
     with pytest.raises(EditRefusedError, match=rf"span all but {share} % of the feature's row"):

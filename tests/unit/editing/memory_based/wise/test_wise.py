@@ -416,6 +416,15 @@ def test_what_cannot_be_gone_on_from() -> None:
             wise(**changes).extend(lm, edit, [BEN])
 
 
+def test_memories_of_shards_that_are_learned_apart_stay_as_they_are() -> None:
+    lm, editor = tiny.build("llama"), wise(steps=1, variant="retrieve", with_others=False)
+    edit = editor.edit(lm, [EIFFEL])
+    with pytest.raises(EditRefusedError, match="was made with shards=2, this editor has shards=1"):
+        dataclasses.replace(editor, shards=1).extend(lm, edit, [BEN])
+    merged = wise(steps=1).edit(lm, [EIFFEL])
+    assert len(wise(steps=1, shards=1).extend(lm, merged, [BEN]).origin.facts) == 2
+
+
 def test_a_prompt_of_one_token_is_refused(lm: LanguageModel) -> None:
     with pytest.raises(EditRefusedError, match="one token only"):
         wise().edit(lm, [Fact("London", "{}", "Rome")])
