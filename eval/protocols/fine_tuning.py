@@ -4,7 +4,6 @@ What lies in the weights is trained along with them. What lies beside them (side
 before the prompts) stays applied and is not trained: so the model would be used.
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,8 +19,6 @@ from corrigenda.models.adapters import put_in, take_out
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, Seed, checked
 from corrigenda.system.progress import track
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

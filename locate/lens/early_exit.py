@@ -39,7 +39,6 @@ from locate.saving import SavedResult
 RULES = ("sub_updates", "top_probability", "patience")
 POINTS = 50
 """Thresholds on a curve, at most."""
-TENSORS = ("accuracy", "saved", "settled")
 
 
 @dataclass(frozen=True)

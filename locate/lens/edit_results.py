@@ -1,6 +1,5 @@
 """What the lens on an edit gives: `EditLensResult`."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,20 +193,3 @@ class EditLensResult(SavedResult, file="edit_lens"):
         ranks = {joined(fact.statement, fact.object): fact.written_ranks for fact in self.facts}
         title = f"The object in what {self.editor} writes at its prompt"
         object_ranks(path, [each.layer for each in self.layers], ranks, self.vocabulary, title)
-
-
-def _plain(component: Component) -> dict[str, Any]:
-    """A component without its tensors."""
-    fields = {name: getattr(component, name) for name in ("strength", "share")}
-    for name in ("promoted", "eliminated"):
-        fields[name] = dataclasses.asdict(getattr(component, name))
-    return {**fields, "neurons": [dataclasses.asdict(near) for near in component.neurons]}
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """Lists as JSON gives them, however deep, as tuples."""
-
-    def tupled(value: Any) -> Any:
-        return tuple(map(tupled, value)) if isinstance(value, list) else value
-
-    return {name: tupled(value) for name, value in fields.items()}

@@ -25,8 +25,6 @@ from locate.lens.parts import LayerParts, frozen, parts_of, position_in, rows_of
 from locate.lens.words import after_head, final_norm, precision, token_id, token_texts, unembedding
 from locate.saving import SavedResult
 
-TENSORS = ("attention", "heads", "attention_bias", "ffn", "neurons", "ffn_bias")
-
 
 @dataclass(frozen=True, eq=False)
 class LogitAttributionResult(SavedResult, file="logit_attribution"):
