@@ -126,7 +126,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
 
     def __post_init__(self) -> None:
         require_prefixes(self, self.prefixes)
-        if self.value.kl_factor:
+        if self.value.kl_factor not in (0, ValueSettings().kl_factor):  # the default is not told from none given
             raise SettingsError(
                 f"{self.name}: value.kl_factor={self.value.kl_factor} weighs what is to stay on value.kl_prompt, and "
                 "the gate keeps other prompts as they are; take 0"
