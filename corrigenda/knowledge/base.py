@@ -250,10 +250,10 @@ class KnowledgeBase:
             settings: of the solver: entries of other settings do not count; None to count all.
             facts: a list that may take the place of the base's own (`replace`): what of it would have to be solved.
         """
-        with self._database.reading() as connection:
-            solved = self._entries.solved_on(connection, lm.fingerprint, settings)
         active = active_facts(self.facts if facts is None else facts)
-        return tuple(fact for fact in active if solved.get(fact.id) != request_hash(fact))
+        with self._database.reading() as connection:
+            solved = self._entries.solved(connection, active, lm.fingerprint, settings)
+        return tuple(fact for fact in active if fact.id not in solved)
 
     def solve(
         self,

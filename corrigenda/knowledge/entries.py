@@ -94,13 +94,19 @@ class Compiler(Protocol):
 
 
 def request_hash(fact: Fact) -> str:
-    """A hash of what an entry is solved for: an entry is of no use once it is another.
-
-    With it goes what a fact's other forms are drawn by (`editing.shared.frames`): its relation, and its paraphrases,
-    which are left to the evaluation.
-    """
-    asked = json.dumps([*fact.request.values(), fact.relation, fact.paraphrases])
+    """A hash of what a fact asks for: what was solved for it is of no use once it is another."""
+    asked = json.dumps(list(fact.request.values()))
     return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def solved_for(fact: Fact, settings: str) -> str:
+    """A hash of what an entry of a solver with such settings (`canonical`) is solved for.
+
+    That is the request; and where a fact's other forms count (``frames``), what they are drawn by: its relation, and
+    its paraphrases, which are left to the evaluation.
+    """
+    forms = json.dumps([fact.relation, fact.paraphrases]) if '"frames":' in settings else ""
+    return hashlib.sha256(f"{request_hash(fact)}{forms}".encode()).hexdigest()
 
 
 def require_fit(lm: LanguageModel, facts: Sequence[Fact], entries: Sequence[Entry]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from corrigenda.errors import KnowledgeBaseError, WrongModelError
 from corrigenda.facts import Fact
 from corrigenda.knowledge.database import DAMAGED
-from corrigenda.knowledge.entries import Entry, canonical, request_hash
+from corrigenda.knowledge.entries import Entry, canonical, solved_for
 from corrigenda.language_model import LanguageModel
 
 Solved = Sequence[tuple[Fact, Sequence[Entry]]]
@@ -69,14 +69,17 @@ class StoredEntries:
         Those of facts that are not in the database as they were solved are left out: somebody changed these meanwhile.
         """
         for fact, entries in solved:
-            request = request_hash(fact)
             row = connection.execute("SELECT record FROM facts WHERE id = ?", (fact.id,)).fetchone()
-            if row is None or request_hash(fact_of(row[0])) != request:
+            there = None if row is None else fact_of(row[0])
+            if there is None or any(
+                solved_for(there, e.settings_json) != solved_for(fact, e.settings_json) for e in entries
+            ):
                 continue
             for fingerprint in {entry.fingerprint for entry in entries}:
                 connection.execute("DELETE FROM entries WHERE fact = ? AND fingerprint = ?", (fact.id, fingerprint))
             for entry in entries:
-                how, vectors = (entry.settings_json, entry.made, request), (_packed(entry.key), _packed(entry.value))
+                how = entry.settings_json, entry.made, solved_for(fact, entry.settings_json)
+                vectors = _packed(entry.key), _packed(entry.value)
                 new = _Row(fact.id, entry.fingerprint, entry.layer, "", *how, *vectors).sealed(len(entries))
                 connection.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(new))})", new)
 
@@ -105,7 +108,7 @@ class StoredEntries:
                     f"{self._path}: the entry of fact {fact.id!r} at layer {row.layer} is damaged: solve() solves it "
                     "anew"
                 )
-            if row.request != request_hash(fact):
+            if row.request != solved_for(fact, row.settings):
                 raise ValueError(
                     f"fact {fact.id!r} ({fact.statement!r:.80}) was solved for when its text was another: solve() "
                     "solves it anew"
@@ -114,15 +117,23 @@ class StoredEntries:
             found.append(Entry(fact.id, row.layer, *vectors, lm.fingerprint, json.loads(row.settings), row.made))
         return found
 
-    def solved_on(
-        self, connection: sqlite3.Connection, fingerprint: str, settings: Mapping[str, Any] | None = None
-    ) -> dict[str, str]:
-        """By id the facts that have entries for weights (and settings), and the hash of what these were solved for."""
+    def solved(
+        self,
+        connection: sqlite3.Connection,
+        facts: Sequence[Fact],
+        fingerprint: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> set[str]:
+        """The ids of those facts that have entries, for weights (and by settings), as they stand now."""
         rows = connection.execute(
             "SELECT DISTINCT fact, settings, request FROM entries WHERE fingerprint = ?", (fingerprint,)
         )
-        wanted = None if settings is None else canonical(settings)
-        return {fact: request for fact, said, request in rows if wanted is None or said == wanted}
+        wanted, by_id = None if settings is None else canonical(settings), {fact.id: fact for fact in facts}
+        return {
+            id_
+            for id_, said, request in rows
+            if id_ in by_id and wanted in (None, said) and request == solved_for(by_id[id_], said)
+        }
 
     def fingerprints(self, connection: sqlite3.Connection) -> frozenset[str]:
         """Of which weights there are entries."""

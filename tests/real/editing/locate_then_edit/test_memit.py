@@ -32,8 +32,7 @@ class Given(Text):
 
     given: tuple[tuple[int, ...], ...] = ()
 
-    @property
-    def key(self) -> str:
+    def key(self, lm: LanguageModel) -> str:
         return "given"
 
     def sequences(self, lm: LanguageModel) -> list[list[int]]:
