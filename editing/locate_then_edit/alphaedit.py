@@ -6,10 +6,10 @@ Models".
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
-from corrigenda import EditRefusedError, LanguageModel
+from corrigenda import EditRefusedError
 from corrigenda.settings.checked import Positive, Share, checked
-from editing.locate_then_edit.joined import require_no_mixture
 from editing.locate_then_edit.least_squares import NullSpace
 from editing.locate_then_edit.weighed import Weighed, mean_energy
 from editing.locate_then_edit.writing import Problem, Solution
@@ -54,19 +54,11 @@ class AlphaEdit(Weighed):
         ridge: is added to C's diagonal, in units of its mean, where facts' keys are compared (`alike`); X has no C.
     """
 
+    no_mixture: ClassVar[str] = "and what text uses is known only of a single memory"
+
     name: str = "alphaedit"
     energy: Share = 0.1
     ratio: Positive | None = 0.1
-
-    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """As in `ClosedForm`.
-
-        Raises:
-            UnsupportedModelError: a layer is a mixture of experts.
-        """
-        layers = super().resolved_layers(lm)
-        require_no_mixture(self.name, lm, layers, "and what text uses is known only of a single memory")
-        return layers
 
     def solution(self, problem: Problem) -> Solution:
         """X as factors, and L2.

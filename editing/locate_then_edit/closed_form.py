@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
 from corrigenda.edits.weights import require_writable
-from corrigenda.errors import SettingsError
+from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.moments.experts import Moment
 from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, Share, checked
@@ -89,6 +89,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
 
     lasting: ClassVar[tuple[str, ...]] = ()
     """The settings that an edit and what goes on from it must share."""
+    no_mixture: ClassVar[str] = ""
+    """Why a layer that is a mixture of experts is refused, after that word; empty where it is not."""
 
     name: str = "closed_form"
     layers: tuple[int, ...] = ()
@@ -221,6 +223,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
 
         Raises:
             IndexError: the model has no such layer.
+            UnsupportedModelError: one is a mixture of experts, and the editor has a reason not to write it.
             ValueError: one is named twice; or a block's output is solved for, and one is the last.
         """
         top = lm.n_layers - (2 if self.site == "block" else 1)
@@ -234,7 +237,14 @@ class ClosedForm(Extendable[ClosedFormEdit]):
                 f"{self.name}: layer {found[-1]} is the last of {lm.name}, and nothing later reads its block's output "
                 "at the subject; name layers below it, or take site=ffn"
             )
-        return tuple(dict.fromkeys((found[0], found[-1]))) if self.ends_only else tuple(found)
+        written = tuple(dict.fromkeys((found[0], found[-1]))) if self.ends_only else tuple(found)
+        for layer in written if self.no_mixture else ():
+            if lm.architecture.experts(layer) is not None:
+                raise UnsupportedModelError(
+                    f"{self.name}: layer {layer} of {lm.name} is a mixture of experts, {self.no_mixture}; take "
+                    "editor=memit"
+                )
+        return written
 
     def resolved_site(self, lm: LanguageModel) -> Site:
         """Whose output is solved for in a model: the FFN's in place of the block's where the FFN joins it changed.

@@ -85,19 +85,6 @@ def require_one_kind(lm: LanguageModel, layers: Sequence[int]) -> None:
         )
 
 
-def require_no_mixture(editor: str, lm: LanguageModel, layers: Sequence[int], why: str) -> None:
-    """Refuses layers that are mixtures of experts; `why` follows that word in the message.
-
-    Raises:
-        UnsupportedModelError: one is.
-    """
-    for layer in layers:
-        if lm.architecture.experts(layer) is not None:
-            raise UnsupportedModelError(
-                f"{editor}: layer {layer} of {lm.name} is a mixture of experts, {why}; take editor=memit"
-            )
-
-
 def _by_expert(lm: LanguageModel, factors: Mapping[int, Factors]) -> dict[tuple[int, int], Factors]:
     """The factors of each expert that something is added to."""
     found = {}

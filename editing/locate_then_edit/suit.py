@@ -20,7 +20,6 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Share
 from corrigenda.system.files import cache_folder, read_kept, write_checked
 from corrigenda.system.progress import track
 from editing.locate_then_edit.change import Change
-from editing.locate_then_edit.joined import require_no_mixture
 from editing.locate_then_edit.memit import Memit
 from editing.locate_then_edit.passes import SubjectRows
 from editing.locate_then_edit.prompts import build_prompts
@@ -131,6 +130,8 @@ class Suit(Memit):
         value: how directions are solved for.
     """
 
+    no_mixture: ClassVar[str] = "of which each has keys of its own"
+
     name: str = "suit"
     energy: ShareBelowOne = 0.4
     value: ValueSettings = field(default_factory=SwapSettings)
@@ -140,16 +141,6 @@ class Suit(Memit):
         """As in `ClosedForm`, and takes the names' keys."""
         super().prepare(lm)
         self._name_keys(lm)
-
-    def resolved_layers(self, lm: LanguageModel) -> tuple[int, ...]:
-        """As in `ClosedForm`.
-
-        Raises:
-            UnsupportedModelError: a layer is a mixture of experts.
-        """
-        layers = super().resolved_layers(lm)
-        require_no_mixture(self.name, lm, layers, "of which each has keys of its own")
-        return layers
 
     @one_thread
     def written_keys(self, lm: LanguageModel, layer: int, keys: Tensor) -> Tensor:
