@@ -21,10 +21,9 @@ def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dic
         drift = _after(metrics, "perplexity_drift")
         if drift is None or drift > limits.perplexity_drift:
             return _stop(t, "perplexity_drift", drift, limits.perplexity_drift, "perplexity drift (nats)", "above")
-    if limits.reliability is not None:
-        share = _after(metrics, "token_accuracy")
-        if share is None or share < limits.reliability:
-            return _stop(t, "reliability", share, limits.reliability, "reliability (token accuracy)", "below")
+    share = _after(metrics, "token_accuracy")  # None where there are erasures alone, which say no new object
+    if limits.reliability is not None and share is not None and share < limits.reliability:
+        return _stop(t, "reliability", share, limits.reliability, "reliability (token accuracy)", "below")
     if limits.harness_drop is not None:
         for task, figures in point.get("harness", {}).items():
             accuracy = figures[_accuracy_of(task, figures)]

@@ -35,6 +35,7 @@ def test_each_limit_is_of_its_own_figure() -> None:
     found = find_collapse(point(token_accuracy=0.59), reliable)
     assert found is not None
     assert found["why"] == "after 30 edits the reliability (token accuracy) is 0.59, below the limit of 0.6"
+    assert find_collapse(point(), reliable) is None  # erasures alone
     found = find_collapse(point(), drift)
     assert found is not None
     assert found["value"] is None
