@@ -252,13 +252,18 @@ def whitened(states: Tensor, components: int) -> tuple[Tensor, Tensor]:
     W = U / s with U the leading eigenvectors of the covariance and s the deviations along them: (x - mean) W has about
     unit variance in each direction.
     """
-    mean = states.mean(0)
-    found = []
-    for layer in (states - mean).unbind(1):
-        size, directions = torch.linalg.eigh(layer.T @ layer / len(layer))
-        deviations = size.clamp(min=0).sqrt().flip(0)[:components]
-        found.append(directions.flip(1)[:, :components] / (deviations + SMALLEST * deviations[0]))
-    return mean, torch.stack(found)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # by more the bits differ, and `Serac` tells an untrained gate from another by its bits
+    try:
+        mean = states.mean(0)
+        found = []
+        for layer in (states - mean).unbind(1):
+            size, directions = torch.linalg.eigh(layer.T @ layer / len(layer))
+            deviations = size.clamp(min=0).sqrt().flip(0)[:components]
+            found.append(directions.flip(1)[:, :components] / (deviations + SMALLEST * deviations[0]))
+        return mean, torch.stack(found)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def number_of(names: Sequence[str]) -> Tensor:

@@ -103,6 +103,20 @@ def test_whitened_states_have_unit_variance_in_the_leading_directions() -> None:
         assert whitening[layer].abs().argmax(0).tolist() == [0, 1, 2]
 
 
+def test_whitened_states_are_the_same_by_any_number_of_threads() -> None:
+    """SERAC's networks hang on a gate's bits, and one that is not trained is whitened anew in each process."""
+    states = torch.randn(300, 1, 256, generator=torch.Generator().manual_seed(0))
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(whitened(states, 64)[1])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
+
+
 def questions(relations: int, forms: int, names: int) -> list[AskedPrompt]:
     return [
         AskedPrompt(f"r{r}", f"r{r} f{f}", f"s{s}", f"r{r} f{f} s{s}")
