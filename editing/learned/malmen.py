@@ -38,7 +38,8 @@ class Malmen(Learned):
 
     The authors edit several matrices of a feed-forward network; here the values alone. Their lambda begins at 1, and
     their rate at 1e-6; here both begin as ratios. Their blocks scale and shift behind the ReLU, MEND's before it; here
-    both as MEND's.
+    both as MEND's. Their loss weighs both parts alike (``job.edit_weight=1``); here, as MEND's, L_edit by 0.1. Their
+    blocks have rank 1,920, learned at 1e-5, as rate and lambda are (`HypernetworkTraining`).
     """
 
     name: ClassVar[str] = "malmen"

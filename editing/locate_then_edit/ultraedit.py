@@ -83,8 +83,9 @@ class UltraEdit(Extendable[ClosedFormEdit]):
 
     The authors write eta (1e-6 in models of 14,336 coefficients) and w = 1. Here both are ratios by default, worked out
     in the first turn and kept, so that one default serves every model. The authors edit several matrices of a
-    feed-forward network; here, as in all closed forms of this project, the values alone. That the keys of the system
-    are not the normalised ones, and that deviations are with n - 1, is this project's reading.
+    feed-forward network; here, as in all closed forms of this project, the values alone. Their program takes means and
+    deviations over all matrices of one shape together; here each layer has its own. That the keys of the system are not
+    the normalised ones, and that deviations are with n - 1, is this project's reading.
 
     The defaults were chosen with SmolLM2 on the CounterFact facts 1,001 to 1,050, in one turn: the later the layers and
     the larger the step, the more of the facts held there, and the more of their neighbours' answers were lost (no

@@ -82,7 +82,8 @@ class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
     learned; where the layer's network has no biases, the neuron has none; values begin at zero (theirs at random, ten
     times amplified) and rest while the fact is said, since they would grow without an end while keys are still learned,
     and SiLU lets a part of them through at every token; a fact is done when its loss is low and every remembered query
-    has a <= -`margin` (theirs by a validation set); rates are relative; the end token is not learned.
+    has a <= -`margin` (theirs by a validation set); rates are relative, and gradients are not cut (theirs at a norm of
+    5); the end token is not learned.
 
     Attributes:
         layer: the layer; None for the last.
