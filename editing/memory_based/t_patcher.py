@@ -164,7 +164,7 @@ class _Patching:
         self.settings, self.side, self.facts = settings, side, facts
         lm, self.memory = side.lm, side.memory
         asked = [target_rows(lm, fact, end=False) for fact in (*before, *facts)]
-        queries = _queries(side, [ids for ids, _ in asked])
+        queries = _queries(side, asked)
         self.rows: Rows = side.run(asked[len(before) :])
         self.queries = queries[len(before) :]
         for fact, of in zip(facts, self.queries, strict=True):
@@ -172,7 +172,7 @@ class _Patching:
                 raise FactRefusedError(fact, "what enters the layer's network is not finite")
         told = [of[n - 1 : -1] for of, (_, n) in zip(queries, asked, strict=True)]
         self._told, self._before = told, len(before)
-        self._text = torch.cat(_queries(side, settings.text.sequences(lm)))
+        self._text = torch.cat(_queries(side, [(ids, len(ids)) for ids in settings.text.sequences(lm)]))
 
     @property
     def none(self) -> Neurons:
@@ -239,18 +239,22 @@ class _Patching:
         return settings.activation_weight * (-told).exp().mean() + settings.memory_weight * memory
 
 
-def _queries(side: SideLayer, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
-    """What enters the layer's FFN at each token of some texts, (its tokens, d_model) each, in float32 on the CPU."""
+def _queries(side: SideLayer, sequences: Sequence[tuple[Sequence[int], int]]) -> list[Tensor]:
+    """What enters the layer's FFN at each token of texts, each with the length of its prompt: (its tokens, d_model).
+
+    In float32 on the CPU.
+    """
     found: dict[int, Tensor] = {}
     seen: list[Tensor] = []
 
     def keep(inputs: Tensor, _output: Tensor) -> None:
         seen[:] = [inputs.detach().float().cpu()]
 
-    for group in groups_of([len(ids) for ids in sequences]):
+    for group in groups_of([len(ids) for ids, _ in sequences]):
+        batch = side.lm.batch([sequences[i][0] for i in group], [sequences[i][1] for i in group])
         with side.memory.respond(keep), torch.no_grad():
-            forward_to(side.lm, side.lm.batch([sequences[i] for i in group]), side.layer)
-        found |= {i: seen[0][place, : len(sequences[i])] for place, i in enumerate(group)}
+            forward_to(side.lm, batch, side.layer)
+        found |= {i: seen[0][place, : len(sequences[i][0])] for place, i in enumerate(group)}
     return [found[i] for i in range(len(sequences))]
 
 

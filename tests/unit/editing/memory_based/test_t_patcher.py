@@ -12,7 +12,7 @@ from corrigenda import AddedNeuronsEdit, Edit, EditRefusedError, Fact, LanguageM
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.text import Text
 from corrigenda.prompts import encode_target
-from editing import TPatcher
+from editing import Grace, TPatcher
 from editing.shared.training_rows import RowsForward
 
 LAST = tiny.DEPTH - 1
@@ -77,6 +77,17 @@ def test_a_neuron_for_each_mistake_begins_at_its_query(family: str) -> None:
     else:
         assert len(edit.ups) == 0
         torch.testing.assert_close(edit.biases.abs(), torch.full((2,), step), rtol=1e-3, atol=1e-6)
+
+
+def test_its_queries_are_of_what_is_generated_where_another_edit_looks_at_the_prompt() -> None:
+    lm = build("llama")
+    ids, target = row(lm, TOWER)
+    below = Grace(layer=0, radius=1e-3, steps=2, lr=9.0).edit(lm, [TOWER])
+    with below.applied(lm):
+        q = queries(lm, ids)[-1]  # all that is run is the prompt
+        edit = patcher(steps=1, most=1).edit(lm, [TOWER])
+    assert len(target) == 1
+    torch.testing.assert_close(edit.ups[0], q / q.square().sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
