@@ -35,4 +35,5 @@ def gate_of(lm: LanguageModel) -> Gate:
     warnings.warn(
         f"{lm.name} has no trained gate: the cosine of its states decides (corrigenda gate trains one)", stacklevel=2
     )
-    return GateTraining(steps=0).gate(lm)
+    with lm.edits.suspended():  # a text that one puts before prompts is no part of them
+        return GateTraining(steps=0).gate(lm)

@@ -146,8 +146,8 @@ class Ike(Extendable[RetrievalEdit]):
         if gate is None:
             shown, queries = self._claims, text_encoder(self.encoder)([fact.claim for fact in facts])
         else:
-            shown = gate.embed(kept_states(lm, gate.layers, [lm.tokens(fact.statement) for fact in self._usable]))
-            with lm.edits.suspended():  # as those were read
+            with lm.edits.suspended():
+                shown = gate.embed(kept_states(lm, gate.layers, [lm.tokens(fact.statement) for fact in self._usable]))
                 queries = keys_of(lm, self.encoder, gate, facts)
         found = nearest(queries, shown, self._number)
         return tuple(

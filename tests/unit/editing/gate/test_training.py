@@ -12,7 +12,7 @@ from program import call
 from torch import Tensor
 from torch.nn import functional
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import ContextEdit, Fact, LanguageModel, Origin
 from corrigenda.data.relations import relations, relations_to_learn, subjects
 from corrigenda.edits.gate import Gate, states_of
 from corrigenda.errors import SettingsError, WrongModelError
@@ -220,6 +220,11 @@ def test_a_models_gate_is_the_one_that_was_trained_or_an_untrained_one(
     with pytest.warns(UserWarning, match=f"{lm.name} has no trained gate"):
         plain = gate_of(lm)
     assert (len(plain.maps), plain.made["prompts"]) == (1, len(held_out_questions()))
+    context = ContextEdit(Origin(lm.name, lm.fingerprint, "test"), "red and blue . ")
+    with context.applied(lm), pytest.warns(UserWarning, match="no trained gate"):
+        beside = gate_of(lm)
+    assert torch.equal(beside.maps[0], plain.maps[0])
+    assert beside.said() == plain.said()
     trained = GateTraining(**SMALL).gate(lm)
     assert set(trained.made["recall"]) == {"1%", "5%", "10%"}
     assert trained.width == 4

@@ -1,20 +1,24 @@
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 from editors_parts import DEMONSTRATIONS, PLAYS, SHORT, TONGUE, TOWER
+from torch import Tensor
 
-from corrigenda import EditRefusedError, Fact, LanguageModel, Probe
+from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin, Probe
 from corrigenda.data import read_facts
 from corrigenda.edits.encoders import text_encoder
 from corrigenda.errors import SettingsError
 from corrigenda.system.files import write_json
 from editing import Ike
 from editing.editor import FactRefusedError
+from editing.gate.training import kept_states
+from editing.memory_based import ike
 from editing.shared.training_facts import TrainingFacts
 
 WIDE = 4096
@@ -95,6 +99,21 @@ def test_the_nearest_by_the_models_states(lm: LanguageModel) -> None:
     vectors = torch.cat([edit.gate.of_prompts(lm, batch) for batch in batches])
     best = usable[int((vectors[1:] @ vectors[0]).argmax())]
     assert edit.texts[0].startswith(f"{best.claim} {best.claim}\n\n")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_text_before_prompts_is_no_part_of_demonstrations(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[int]] = []
+    whole = kept_states
+
+    def noted(lm: LanguageModel, layers: Collection[int], tokens: Sequence[list[int]]) -> Tensor:
+        read.extend(tokens)
+        return whole(lm, layers, tokens)
+
+    monkeypatch.setattr(ike, "kept_states", noted)
+    with ContextEdit(Origin(lm.name, lm.fingerprint, "test"), "red and blue . ").applied(lm):
+        Ike(ONE, copies=1, updates=0, retained=0, form=SHORT).edit(lm, [TOWER])
+    assert read == [lm.tokens(fact.statement) for fact in read_facts(DEMONSTRATIONS) if fact.paraphrases]
 
 
 @pytest.mark.filterwarnings("ignore")
