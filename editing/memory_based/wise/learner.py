@@ -62,6 +62,11 @@ class Learner:
         values = side.memory.values
         margins = Margins.of(settings, coordinates.unit, coordinates.spread)
         self.memories = Memories(settings, coordinates, margins, state, self.facts, values.shape, values.device)
+        earlier = self.memories.rows
+        if len(earlier) and side.lm.routing.active:
+            # What an edit decides below the layer is in no file, and it may not have been applied before.
+            again = [(ids.tolist(), prompt) for ids, prompt in zip(earlier.ids, earlier.prompts, strict=True)]
+            self.memories.rows = coordinates.whitened(side.run(again))
         refused = {number for number, report in enumerate(self.reports) if "refused" in report}
         self.notes = history(self.facts, refused)
         self.memories.assign(self.notes)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from edits_parts import scoped
 from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, FACTS, TEXT, losses, mask, wise
 
 import editing.memory_based.wise.other_subjects
-from corrigenda import Fact, LanguageModel
+from corrigenda import Edit, Fact, LanguageModel, ScopedEdit
 from corrigenda.data.embedded import unrelated_prompts
 from corrigenda.forward.recording import forward_logits
 from corrigenda.moments.second_moment import second_moment
@@ -53,6 +54,27 @@ def test_mean_by_hand() -> None:
     shards = [torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, -2.0]])]
     assert merge_shards(shards, "mean").tolist() == [[2.0, -1.0]]
     assert merge_shards(shards, "ties").tolist() == [[4.0, -2.0]]  # subspaces that do not overlap are kept whole
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_earlier_facts_go_the_way_of_whole_ones_where_a_gate_decides_below(tmp_path: Path) -> None:
+    """What an applied edit decides on their prompts lies in no file, and it may not have been applied before."""
+    lm, editor = tiny.build("llama", scale=4.0), wise(layer=1, replay=2, steps=3)
+    made = scoped(lm, 1)
+    assert isinstance(made, ScopedEdit)
+    asks = made.gate.of_prompts(lm, lm.batch([lm.tokens(EIFFEL.statement)]))
+    own = {"keys": asks, "entries": torch.tensor([0]), "values": made.values[:1], "names": made.names[:1]}
+    gated = dataclasses.replace(made, **own, threshold=0.99)
+    with gated.applied(lm):
+        first = editor.edit(lm, [EIFFEL, BEN])
+        first.save(tmp_path)
+        expected, again = (editor.extend(lm, one, [DANIELLE]) for one in (first, Edit.load(tmp_path)))
+    torch.testing.assert_close(again.deltas, expected.deltas, rtol=1e-3, atol=1e-4)
+    lately = editor.edit(lm, [EIFFEL, BEN])
+    with gated.applied(lm):
+        rows = editor.extend(lm, lately, [DANIELLE]).state.rows
+        assert gated in rows.decided[0]
+    assert gated not in lately.state.rows.decided[0]
 
 
 def test_subspaces() -> None:
