@@ -44,7 +44,7 @@ def test_the_line_on_a_page(module: Any, data: dict[str, Any], monkeypatch: pyte
     assert "bfloat16" not in words.yardstick(NAMES[0], floor=False)
     assert "paraphrases" not in words.yardstick(NAMES[0], native=False)
     assert "says 0 of the 1 facts itself. (" in words.yardstick(NAMES[1])
-    assert words.yardstick("other facts") == "What the unedited model does on these facts was not measured."
+    assert "were not measured on these facts" in words.yardstick("other facts")
 
 
 def test_the_facts_that_a_sequence_scores() -> None:
