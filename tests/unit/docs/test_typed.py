@@ -1,0 +1,73 @@
+"""Sentences that are typed by hand, or that a template says of every model, against the data."""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import pages
+from leaderboard_tables import SMALLEST
+from safetensors import safe_open
+
+from editing import Memit, Rome
+from eval.records import DEFINITIONS
+
+
+def told(page: str) -> str:
+    return " ".join((pages.DOCS / page).read_text(encoding="utf-8").split())
+
+
+def test_what_the_gates_that_ship_let_pass() -> None:
+    # The second is the same model as the first in float32; the fingerprints are those that docs/data has of runs.
+    names = ("3232608e6a0c8b7918a2088c38f2ecf0", "08b4b3b2c7b715b873dbdf51c2ea600b")
+    names += ("6c9e51163fdb6e1c6e85d053eadf5d18", "5f08655c7eabec8d5b45df00225f1677")
+    recalls: list[dict[str, float]] = []
+    for name in names:
+        with safe_open(str(files("corrigenda.data") / "gates" / f"{name}.safetensors"), "pt") as gate:
+            recalls.append(json.loads(gate.metadata()["gate"])["made"]["recall"])
+
+    def listed(share: str) -> str:
+        *first, last = (f"{100 * recall[share]:.0f}" for recall in recalls)
+        return f"{', '.join(first)} and {last} %"
+
+    assert f"{listed('1%')} pass where 1 % of the others do, and {listed('5%')} at 5 %" in told("editing.md")
+
+
+def test_which_tables_are_by_earlier_definitions() -> None:
+    boards = pages.read_data("leaderboard")["figures"]["view"]["boards"]
+    older = {
+        (one["model"], one["data"], one["mode"])
+        for one in boards
+        if json.loads(one["measured"])["definitions"] < DEFINITIONS
+    }
+    assert older == {(SMALLEST, data, mode) for data in ("counterfact", "zsre") for mode in ("single", "batch")} - {
+        (SMALLEST, "counterfact", "batch")
+    }
+    said = "the tables of SmolLM2-135M but that of CounterFact in one edit are by earlier ones"
+    assert said in told("submissions.md")
+
+
+def test_over_how_much_text_rome_and_memit_take_c() -> None:
+    assert Rome().tokens_per_coefficient is Memit().tokens_per_coefficient is None
+    assert "20 steps (ROME) or 40 (MEMIT) and 24 tokens for each coefficient, once a layer" in told("speed.md")
+
+
+def of_neurons(model: str) -> tuple[dict[str, Any], str]:
+    """The digest of a model, and what the page says is to be kept in mind of it."""
+    return (
+        pages.read_data("neurons")["digest"]["models"][model],
+        told("neurons.md").partition(f"### What to keep in mind, {model}")[2].partition("Facts by relation")[0],
+    )
+
+
+def test_facts_are_of_few_kinds_where_two_relations_have_most() -> None:
+    for model in pages.read_data("neurons")["digest"]["models"]:
+        digest, text = of_neurons(model)
+        counts = sorted(digest["relations"].values())
+        assert ("of few kinds" in text) == (2 * sum(counts[-2:]) > sum(counts)), model
+
+
+def test_a_locator_is_better_where_it_is_told_apart() -> None:
+    for model in pages.read_data("neurons")["digest"]["models"]:
+        digest, text = of_neurons(model)
+        suppress, _, enhance, _ = digest["effects"]["gradient top"]
+        assert ("Here it is better" in text) == (max(suppress["p"], enhance["p"]) < 0.05), model
