@@ -1,6 +1,7 @@
 """Sentences that are typed by hand, or that a template says of every model, against the data."""
 
 import json
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -71,3 +72,12 @@ def test_a_locator_is_better_where_it_is_told_apart() -> None:
         digest, text = of_neurons(model)
         suppress, _, enhance, _ = digest["effects"]["gradient top"]
         assert ("Here it is better" in text) == (max(suppress["p"], enhance["p"]) < 0.05), model
+
+
+def test_a_constant_is_in_the_file_that_contributing_names() -> None:
+    text = (pages.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([A-Z_]+)` (?:of|in) `(\w+/[\w/]+\.py)`", " ".join(text.split()))
+    assert len(named) > 4
+    for name, path in named:
+        source = (pages.ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^{name}\b.* = ", source, re.MULTILINE), (name, path)
