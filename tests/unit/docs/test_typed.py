@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 import pages
-from leaderboard_tables import SMALLEST
+from leaderboard_tables import LEARNED, SMALLEST
 from safetensors import safe_open
 
 from editing import Memit, Rome
@@ -45,6 +45,13 @@ def test_which_tables_are_by_earlier_definitions() -> None:
     }
     said = "the tables of SmolLM2-135M but that of CounterFact in one edit are by earlier ones"
     assert said in told("submissions.md")
+
+
+def test_whose_networks_the_leaderboard_has() -> None:
+    boards = pages.read_data("leaderboard")["figures"]["view"]["boards"]
+    models = {one["model"] for one in boards for row in one["rows"] if row["editor"] in LEARNED and row["runs"]}
+    assert models == {SMALLEST, "qwen2.5-coder-0.5b"}
+    assert "How they edit 100 facts at once stands in [leaderboard.md]" in told("learned.md")
 
 
 def test_over_how_much_text_rome_and_memit_take_c() -> None:
