@@ -165,8 +165,9 @@ def board(data: Data, model: str) -> str | None:
     """No editor says half of the paraphrases and leaves half of the neighbours word for word."""
     for one in data["figures"]["view"]["boards"]:
         if (one["data"], one["mode"], one["model"]) == ("counterfact", "batch", model):
-            rows = [[(row["cells"].get(key) or {}).get("value") for key in BOTH] for row in one["rows"]]
-            return "does not hold" if any(min(row) >= 0.5 for row in rows if None not in row) else "holds"
+            cells = [[row["cells"][key] for key in BOTH] for row in one["rows"] if row["cells"].keys() >= {*BOTH}]
+            half = {end: any(min(cell[end] for cell in row) >= 0.5 for row in cells) for end in ("low", "high")}
+            return "does not hold" if half["low"] else "open" if half["high"] else "holds"
     return None
 
 
