@@ -69,7 +69,7 @@ PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more 
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
     Part(SMALLEST, "counterfact", "batch", 100, TABLE, 5, SHORT),
     Part(SMALLEST, "zsre", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
-    Part(SMALLEST, "zsre", "batch"),
+    Part(SMALLEST, "zsre", "batch", settings=SHORT),
     *(Part("qwen2.5-coder-0.5b", data, "batch", 100, MORE, n, SHORT) for data, n in FEWER.items()),
     *(Part("qwen2.5-coder-0.5b", data, "single", 40, SINGLY, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
     Part("qwen2.5-coder-1.5b", "counterfact", "batch", 30, ONCE, 5, SHORT),
