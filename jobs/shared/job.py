@@ -174,7 +174,7 @@ def new_folder(place: str) -> str:
     Raises:
         OSError: it cannot be made there.
     """
-    path = Path(datetime.now().strftime(f"{place}/%Y-%m-%d/%H-%M-%S"))
+    path = Path(place, datetime.now().strftime("%Y-%m-%d/%H-%M-%S"))
     for name in (path.name, *(f"{path.name}-{number}" for number in range(2, 1000))):
         try:
             path.with_name(name).mkdir(parents=True)

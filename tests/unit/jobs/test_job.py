@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.settings.documented import meanings
 from jobs import Job, StoreJob
-from jobs.shared.job import find_job, run_folder
+from jobs.shared.job import find_job, new_folder, run_folder
 from jobs.shared.registry import classes, declaration
 
 
@@ -88,3 +88,9 @@ def test_what_cannot_be_logged_in_the_store_is_logged_where_the_user_may(
         elsewhere.add(run_folder(None, f"{tmp_path}/outputs", asked))
     assert len(elsewhere) == 2
     assert not any(Path(folder).is_relative_to(tmp_path) for folder in elsewhere)
+
+
+def test_a_run_goes_where_the_store_is_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(new_folder(f"{tmp_path}/100%done")).is_relative_to(tmp_path / "100%done")
+    monkeypatch.chdir(tmp_path)
+    assert not Path(new_folder("")).is_absolute()  # as `Store("")`: here, and not at the root of the disk
