@@ -8,6 +8,7 @@ Installed, the program is called `corrigenda` (`corrigenda/__main__.py`).
 
 import functools
 import io
+import logging
 import os
 import sys
 import warnings
@@ -27,6 +28,8 @@ from jobs.shared.words import flags_last, long_form, version
 
 for resolver in (new_folder, run_folder):
     OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True, use_cache=True)
+
+logger = logging.getLogger(__name__)
 
 # The processes that launchers start find this project's packages, also in a folder that has a "conf" of its own.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
@@ -66,7 +69,10 @@ def main() -> None:
             return task(config)
         except Exception as error:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # and Hydra says in which of the runs
+                # When all runs have ended Hydra says in which of them it was; but of the first alone that failed.
+                said = describe_error(error, sys.argv[1:])
+                logger.error(said[0] if said else repr(error), exc_info=said is None)
+                raise
             errors.append(error)
             return None
 

@@ -95,6 +95,15 @@ def test_slurm_jobs_give_the_records_of_the_plain_launcher(home: Path, undisturb
     assert_same(found, {key: undisturbed[key] for key in found})
 
 
+def test_each_run_that_failed_says_why_when_it_fails(home: Path) -> None:
+    said = sweep(home, "failing", "editor=small_rome", "editor.layer=7,8", "data=one", succeeds=False)
+    for number, layer in enumerate((7, 8)):
+        [log] = (home / "failing/sweeps").glob(f"*/*/{number}/run.log")
+        line = f"[run][ERROR] - layer {layer}: the model has 4 layers, 0 to 3"
+        assert line in said
+        assert line in log.read_text()
+
+
 @pytest.mark.slow
 def test_force_runs_again(home: Path, undisturbed: dict[Any, Any]) -> None:
     forced = ["editor=in_context", "data=one", "seed=1", "force=true"]
