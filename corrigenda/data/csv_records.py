@@ -45,7 +45,7 @@ class CsvColumn:
 def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, str]]:
     """The rows of a table below its first line, which names the columns; rows without any text are passed over.
 
-    The separator is a tab in a ``.tsv`` file; else a comma, or a semicolon where the first line has no comma. Yields
+    The separator is a tab in a ``.tsv`` file; else the first of comma, semicolon, tab that the first line has. Yields
     the line that the row begins in, from 1; its record, or what is wrong with it; and the field at fault, if one is.
     Raises ValueError: the file is no UTF-8 text, it has no first line, or columns are named twice or cannot be.
     """
@@ -57,8 +57,8 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
         ) from None
     except OSError as error:
         raise type(error)(f"{path}: cannot be read: {error.strerror}") from None
-    first = text.split("\n", 1)[0]
-    separator = "\t" if path.suffix == ".tsv" else ";" if "," not in first and ";" in first else ","
+    first = next((line for line in text.split("\n") if line.strip(",; \t")), "")
+    separator = next((sign for sign in ("\t" if path.suffix == ".tsv" else ",;\t") if sign in first), ",")
     # Line ends are the reader's business: a cell may hold some.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True)
     begins = 1
@@ -72,10 +72,11 @@ def table_rows(path: Path) -> Iterator[tuple[int, Mapping[str, object] | str, st
             continue
         if row is None:
             break
-        if columns is None:
-            columns = _columns(path, row)
-        elif any(cell.strip() for cell in row):
-            yield begins, *_record(columns, row)
+        if any(cell.strip() for cell in row):
+            if columns is None:
+                columns = _columns(path, row)
+            else:
+                yield begins, *_record(columns, row)
         begins = reader.line_num + 1
     if columns is None:
         raise ValueError(f"{path}: the file is empty; its first line must name the columns (subject, prompt, ...)")

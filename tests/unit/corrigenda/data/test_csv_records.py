@@ -36,6 +36,7 @@ def write(path: Path, rows: list[list[str]], **options: str) -> Path:
     [
         ("facts.csv", {}),
         ("facts.csv", {"delimiter": ";"}),
+        ("facts.csv", {"delimiter": "\t"}),
         ("facts.tsv", {"delimiter": "\t"}),
         ("facts.csv", {"encoding": "utf-8-sig", "lineterminator": "\n"}),
     ],
@@ -44,6 +45,11 @@ def test_a_table_of_facts(name: str, options: dict[str, str], tmp_path: Path) ->
     found = read_facts(write(tmp_path / name, [NAMES, *ROWS, ["", " "]], **options))
     assert list(found) == [KYOTO, OSLO]
     assert found.name == "facts"
+
+
+def test_blank_lines_above_the_names_of_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "facts.csv").write_text("\n;;\nsubject;prompt;target_new\nOslo;{} is in;Rome\n", encoding="utf-8")
+    assert [fact.claim for fact in read_facts(tmp_path / "facts.csv")] == ["Oslo is in Rome"]
 
 
 def test_columns_with_numbers(tmp_path: Path) -> None:
