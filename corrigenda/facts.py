@@ -143,6 +143,8 @@ class Fact:
             _require_text("relation", self.relation)
         for name in ("aliases", "other_names"):
             object.__setattr__(self, name, _texts(name, getattr(self, name)))
+        if self.target_true in self.aliases:  # the model's old answer would count as right
+            raise FactError("aliases", f"have target_true ({self.target_true!r}) among them; leave it out there")
         for name in ("paraphrases", "generation", "negations", "same_subject"):
             filled = (text.replace(SLOT, self.subject) for text in _texts(name, getattr(self, name)))
             object.__setattr__(self, name, _prompts(name, tuple(filled)))

@@ -60,6 +60,11 @@ def test_one_space_makes_no_other_fact() -> None:
         Fact("x", "{} is in", " Rome", "Rome")
 
 
+def test_the_old_object_is_no_spelling_of_the_new_one() -> None:
+    with pytest.raises(FactError, match=r"'aliases': have target_true \('Paris'\) among them; leave it out there"):
+        Fact("x", "{} is in", "Rome", " Paris", aliases=("Roma", "Paris"))
+
+
 def test_white_space_after_a_target_is_left_out_with_a_word() -> None:
     with pytest.warns(UserWarning, match=r"target_new='Rome ': white space at the end of a target is left out"):
         assert Fact("x", "{} is in", "Rome ").target_new == "Rome"
