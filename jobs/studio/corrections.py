@@ -7,6 +7,7 @@ from threading import RLock
 
 from corrigenda import Fact
 from corrigenda.data import FactSet, read_facts, write_facts
+from corrigenda.data.fields import template
 from corrigenda.errors import SettingsError
 from corrigenda.facts import SLOT
 from corrigenda.system.progress import counted
@@ -26,7 +27,7 @@ def fact_of(
             raise ValueError(f"{what} is empty; write it down")
     if SLOT not in sentence and subject not in sentence:
         raise ValueError(f"the sentence does not hold {subject!r}, which it is about; write it there in the same way")
-    prompt = sentence if SLOT in sentence else sentence.replace(subject, SLOT, 1)
+    prompt = sentence if SLOT in sentence else template({"sentence": sentence}, "sentence", subject)
     asked, others = _lines(paraphrases), _lines(neighbourhood)
     return Fact(subject, prompt, target_new, target_true.strip() or None, paraphrases=asked, neighbourhood=others)
 

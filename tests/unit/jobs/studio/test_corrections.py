@@ -33,6 +33,7 @@ def test_a_fact_as_a_person_writes_it() -> None:
     assert found.paraphrases == ("Where is The Eiffel Tower?",)
     assert found.neighbourhood == ("The Louvre is in",)
     assert fact_of("{} lies in", "Rome", "Gaul").statement == "Rome lies in"
+    assert fact_of("Rain falls on Ra in", "Ra", "Oslo").prompt == "Rain falls on {} in"
 
 
 @pytest.mark.parametrize(
