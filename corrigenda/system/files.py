@@ -172,7 +172,11 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
     with saying_full(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_scratch(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=scratch_prefix(path.name))
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=scratch_prefix(path.name))
+        except OSError as error:
+            error.filename = str(path)  # which the user knows, and not the other name
+            raise
         os.close(handle)
         scratch = Path(name)
         try:

@@ -1,9 +1,11 @@
+import errno
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +171,16 @@ def test_a_file_is_on_the_disk_before_it_is_put_in_its_place(tmp_path: Path, mon
     monkeypatch.setattr(os, "replace", note)
     write_text(tmp_path / "x", "text")
     assert placed
+
+
+def test_a_file_that_cannot_be_made_is_called_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**at: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", f"{at['dir']}/{at['prefix']}x")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    with pytest.raises(PermissionError) as refusal:
+        files.write_text(tmp_path / "a.txt", "new")
+    assert refusal.value.filename == str(tmp_path / "a.txt")
 
 
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
