@@ -19,6 +19,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from corrigenda.errors import CorrigendaError
 from corrigenda.runs.sources import PACKAGES
+from corrigenda.system.files import cache_folder
 from corrigenda.text.display import printable
 from corrigenda.text.names import did_you_mean
 from editing.registry import EDITORS
@@ -91,12 +92,21 @@ def describe_error(error: BaseException, arguments: Sequence[str]) -> tuple[str,
     elif isinstance(found, KeyError):
         text = str(*found.args)
     elif isinstance(found, OSError) and found.strerror and found.filename is not None:
-        text = f"{found.filename}: {found.strerror}"
+        text = f"{found.filename}: {found.strerror}{_of_the_cache(str(found.filename))}"
     elif isinstance(found, InstantiationException):
         text = _call(text)
     if not text:
         text = type(found).__name__
     return _line(text if chosen else f"{text} ({type(found).__name__}; {SWITCH}=1 shows where)"), 1
+
+
+def _of_the_cache(path: str) -> str:
+    """Where a file or folder is of the cache, or the cache of it: how another place is named."""
+    with suppress(ValueError):  # the variable names nobody's home
+        kept = cache_folder()
+        if kept.is_relative_to(path) or Path(path).is_relative_to(kept):
+            return f"; this is of the cache: CORRIGENDA_CACHE=FOLDER in the environment names another place than {kept}"
+    return ""
 
 
 def _signal(error: BaseException) -> int:
@@ -118,7 +128,10 @@ def _unread(argument: str, arguments: Iterable[str]) -> str:
 
 
 def _as_text(name: str, value: str, arguments: Iterable[str]) -> str:
-    """How a setting is typed whose value is a text, whatever is in it."""
+    """How a setting is typed whose value is a text, or a list of texts, whatever is in it."""
+    if value[:1] + value[-1:] == "[]":
+        each = [part.strip(" '\"") for part in value[1:-1].split(",")]
+        return f"in quotes each of a list is one text: {setting(name, each)}"
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     if name == "data.path":
@@ -216,6 +229,8 @@ def _unknown_setting(key: str, arguments: Iterable[str]) -> str:
     if "." not in key:  # those that a job has in its short form
         known += [own for job, settings in OWN.items() if f"job={job}" in arguments for own in settings]
     place, _, name = key.rpartition(".")
+    if name in known:
+        return f"{key}: not all choices of this sweep have this setting; give those that have it a sweep of their own"
     hint = _near(name, known, f"{place}." if place else "")
     return f"{key}: there is no such setting; {hint or f'{program()} --cfg job lists them; '}+{key}=... adds one"
 

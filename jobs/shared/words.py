@@ -119,7 +119,7 @@ def quote_text(text: str, quote: Quote = Quote.single) -> str:
     return QuotedString(plain, quote).with_quotes()
 
 
-def setting(name: str, value: str | Path | Sequence[Path]) -> str:
+def setting(name: str, value: str | Path | Sequence[str | Path]) -> str:
     """A setting as a message says it: typed into a shell like this, the program reads exactly this value."""
     if isinstance(value, (str, Path)):
         text = str(value)

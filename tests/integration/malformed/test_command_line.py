@@ -41,6 +41,7 @@ LINES: dict[str, tuple[list[str], str]] = {
     "tune-auto": (["tune", "editor.layer=auto"], "job=tune finds the layers itself: leave editor.layer=auto"),
     "tune-name": (["tune", "job.model=a/b"], "job.model='a/b' becomes the name of a file"),
     "sweep": (["editor=rome,memit"], " -m;"),
+    "sweep-setting": (["-m", "editor=rome,memit", "editor.layer=1,2"], "editor.layer: not all choices of this sweep"),
     "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
     "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
     "model-other": (["model=gpt2"], "smollm2-135m. Any other model is model=own model.name=gpt2"),

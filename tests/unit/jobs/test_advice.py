@@ -76,6 +76,12 @@ def test_a_table_of_facts_that_hydra_cannot_read_is_advised_with_its_data(home: 
     assert program.call(home, "edit", "lr=3,seed=0.csv", succeeds=False).endswith(advice)
 
 
+def test_a_list_that_hydra_cannot_read_is_advised_as_a_list(home: Path) -> None:
+    said = program.call(home, "ask", "A city is", "edit=[~/a, it's]", succeeds=False)
+    [argument] = shlex.split(said.rsplit("one text: ", 1)[1])
+    assert read(argument) == ["~/a", "it's"]
+
+
 @pytest.mark.parametrize("path", ["'a folder'", '"a folder"', "a folder"])
 def test_a_path_may_be_in_hydras_quotes_and_a_prompt_keeps_its_own(home: Path, path: str) -> None:
     said = program.call(home, "ask", "A city is", f"edit={path}", succeeds=False)

@@ -34,6 +34,13 @@ def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:
         assert describe_error(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
 
 
+@pytest.mark.parametrize("path", ["/home/me/.cache", "/home/me/.cache/corrigenda/before/x"])
+def test_a_cache_that_cannot_be_written_is_told_how_it_is_moved(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRIGENDA_CACHE", "/home/me/.cache/corrigenda")
+    [said, _] = describe_error(PermissionError(13, "Permission denied", path), []) or ("", 0)
+    assert said.startswith(f"{path}: Permission denied; this is of the cache: CORRIGENDA_CACHE=FOLDER in the")
+
+
 @pytest.mark.parametrize("folder", ["checkout", "venv/lib/python3.12/site-packages"])
 def test_an_installed_program_tells_the_same_errors_in_a_line(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
