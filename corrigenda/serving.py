@@ -213,19 +213,21 @@ def _asked_pause(retry_after: str) -> float:
 
 def require_address(setting: str, url: str) -> None:
     """Checks the address of a server that a setting names; a SettingsError where it is none, or may hold a secret."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise SettingsError(f"{setting}={short_repr(url)} is no address: {error}") from None
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        # Not shown: what stands there may be secret.
+    if set("@?#").intersection(url):
+        # First of all, and not shown: what stands there may be secret.
         raise SettingsError(
             f"{setting}= must be an address alone, without a name, a password or anything after a '?'; it is written "
             "into the run's files. Put the key into an environment variable and name that in key"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"{setting}={short_repr(url)} must begin with http:// or https:// and name a host")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port, (parts.hostname or "").encode("idna")  # as it is looked up
+    except ValueError as error:
+        raise SettingsError(f"{setting}={short_repr(url)} is no address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
+        raise SettingsError(
+            f"{setting}={short_repr(url)} must begin with http:// or https:// and name a host, in one line"
+        )
 
 
 def key_in(setting: str, variable: str) -> str:
