@@ -53,7 +53,7 @@ class Row:
     Attributes:
         label: the editor's name, with the settings that tell it from its variants.
         control: what kind of control it is; empty for others.
-        entry: what it is made of; None for a control that has no run.
+        entry: what it is made of, with the cases that its figures are of; None for a control that has no run.
         cells: by column; one that could not be computed is absent.
         n_facts: the facts that its figures are of.
         n_own: all the facts it was run on.

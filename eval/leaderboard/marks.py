@@ -16,7 +16,7 @@ from eval.statistics.paired import holm
 ALPHA = 0.05
 
 
-def tests_of(rows: Sequence[Row], common: set[str], mode: str, ranked_by: str) -> list[Test]:
+def tests_of(rows: Sequence[Row], mode: str, ranked_by: str) -> list[Test]:
     """Each row against the best one in every column, and all pairs in the column that ranks; corrected together."""
     found: list[tuple[str, Row, Row, Comparison]] = []
     for column in columns().values():
@@ -33,7 +33,7 @@ def tests_of(rows: Sequence[Row], common: set[str], mode: str, ranked_by: str) -
                 if best is not left and best is not right
             ]
         for left, right in pairs:
-            comparison = _compared(left, right, column, common)
+            comparison = _compared(left, right, column)
             if comparison is not None:
                 found.append((column.key, left, right, comparison))
     corrected = holm([comparison.p for _, _, _, comparison in found])
@@ -72,7 +72,7 @@ def _best(tested: Sequence[Row], column: Column) -> Row:
     return max(tested, key=lambda row: sign * row.cells[column.key].value)
 
 
-def _compared(left: Row, right: Row, column: Column, common: set[str]) -> Comparison | None:
+def _compared(left: Row, right: Row, column: Column) -> Comparison | None:
     """The test of two rows, on the same facts and seeds; over each fact's mean where they share no seed."""
     assert left.entry is not None
     assert right.entry is not None
@@ -84,7 +84,7 @@ def _compared(left: Row, right: Row, column: Column, common: set[str]) -> Compar
         for (fact, seed), case in entry.cases.items():
             unit: Hashable = (fact, seed) if seeds else fact
             value = _value(case, column.key)
-            if fact in common and value is not None and (not seeds or seed in seeds):
+            if value is not None and (not seeds or seed in seeds):
                 values.setdefault(unit, []).append(value)
                 subjects[unit] = case.fact.subject
         sides.append(

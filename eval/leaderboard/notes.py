@@ -104,10 +104,11 @@ def notes_of(
 def heads_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the unedited model says itself, beside which figures on paraphrases are read; nothing where none is known.
 
-    From the first row that knows it: all rows are of one model.
+    From the first row that knows it, on the facts that the rows have in common where they are compared: all rows are of
+    one model.
     """
     title = METRICS.named(NATIVE).title
-    for row in rows:
+    for row in sorted(rows, key=lambda row: not row.compared):
         cases = {fact: case for (fact, _), case in row.entry.cases.items()} if row.entry is not None else {}
         unedited = [case.before.values for case in cases.values() if case.before is not None]
         if known := [values[NATIVE] for values in unedited if NATIVE in values]:

@@ -1,6 +1,7 @@
 """`leaderboard`: the tables, with intervals, paired tests and marks; from the records of cases alone."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from corrigenda.intervals import interval
 from corrigenda.runs.store import StoredRun
@@ -48,16 +49,16 @@ def board(key: TableKey, entries: Sequence[LeaderboardEntry], min_facts: int, tw
     for entry, label in zip(entries, labels, strict=True):
         mine = entry in compared
         cases = {unit: case for unit, case in entry.cases.items() if not mine or unit[0] in common}
+        shown = replace(entry, cases=cases)
         cells = _cells(entry, list(cases.values()), key.mode)
         control = CONTROLS.get(entry.editor, "")
         failed = sum(bool(case.error) for case in cases.values())
-        n_facts = len({fact for fact, _ in cases})
-        rows.append(Row(label, control, entry, cells, n_facts, len(entry.facts), mine, n_failed=failed))
+        rows.append(Row(label, control, shown, cells, len(shown.facts), len(entry.facts), mine, n_failed=failed))
     by = Ranking("", "")
     tests: list[Test] = []
     if ranked:
         by = ranking_of(key, entries, rows)
-        tests = tests_of(rows, common, key.mode, by.key)
+        tests = tests_of(rows, key.mode, by.key)
         rows = [marked(row, rows, tests, key.mode, by.key) for row in rows]
     missing = [name for name in CONTROLS if all(entry.editor != name for entry in entries)]
     rows += [Row(name, CONTROLS[name], None, {}) for name in missing]

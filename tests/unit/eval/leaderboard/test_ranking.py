@@ -7,11 +7,14 @@ import pytest
 
 from corrigenda.data import schemas
 from corrigenda.runs.store import Store
+from eval.evaluation import NOT_FINITE
 from eval.leaderboard import leaderboard
 from eval.leaderboard.boards import Board
 from eval.leaderboard.columns import columns
+from eval.leaderboard.entries import collect
 from eval.leaderboard.notes import heads_of
 from eval.leaderboard.page import markdown
+from eval.leaderboard.table import board
 from eval.leaderboard.views import leaderboard_view
 
 
@@ -183,3 +186,23 @@ def test_what_the_unedited_model_says_itself_stands_above_the_table(tmp_path: Pa
     view = leaderboard_view(leaderboard(Store(path.parent).runs()), tmp_path)
     assert f"\n\n{head}\n\n| " in markdown(view | {"boards": [view["boards"][0] | {"heads": [head]}]})
     assert heads_of([replace(row, entry=None)]) == ()
+
+
+def test_what_stands_beside_the_rows_is_of_the_facts_that_they_have_in_common(tmp_path: Path, make_run: Any) -> None:
+    """memit has ten facts more than the table: neither their native consistency nor an edit without numbers counts."""
+    make_run("rome", share(20))
+    make_run("memit", share(40, 50), errors={45: NOT_FINITE})
+    make_run("finetune", share(5, 5), first=3)
+    [(key, entries)] = collect(Store(tmp_path / "outputs").runs())[0].items()
+    for entry in entries:
+        for case in entry.cases.values():
+            assert case.before is not None
+            more = entry.editor == "memit" and int(case.fact.id.removeprefix("fact-")) >= 40
+            case.before.values["native_consistency"] = float(more or entry.editor == "finetune")
+    found = board(key, sorted(entries, key=lambda entry: entry.editor), 30)
+    assert found.common == 40
+    assert found.heads[0].endswith("says, 0.0 % (n = 40 of 40 facts).")
+    assert heads_of(sorted(found.rows, key=lambda row: row.compared)) == found.heads
+    assert not any("without numbers" in note for note in found.notes)
+    assert "perplexity_drift" in {test.metric for test in found.tests}
+    assert [row.n_own for row in found.rows if row.label == "memit"] == [50]
