@@ -217,6 +217,8 @@
 
   const mark = (verdict) => (verdict === null || verdict === undefined ? "" : verdict ? " ✓" : " ✗");
   const said = (answer) => (answer === null || answer === undefined ? "(not asked)" : `“${answer.trim()}”`);
+  // A record may say whether an answer is the one before, and not what it is; of a prompt that was not compared it says neither.
+  const afterwards = (answer, verdict) => (answer === null && verdict !== null ? (verdict ? "kept" : "changed") : said(answer));
   const chance = (value) => (value === null ? "–" : value >= 0.0005 ? value.toFixed(3) : value.toExponential(1));
 
   function runs(row) {
@@ -269,7 +271,7 @@
   function caseRow(found, several) {
     const [newBefore, trueBefore, newAfter, trueAfter] = found.p;
     const probes = found.probes.map(([kind, prompt, before, after, verdict]) =>
-      element("li", {}, `${kind}: ${prompt} → ${said(before)} before, ${after === null ? (verdict ? "kept" : "changed") : said(after)} after${mark(verdict)}`));
+      element("li", {}, `${kind}: ${prompt} → ${said(before)} before, ${afterwards(after, verdict)} after${mark(verdict)}`));
     const more = probes.length ? element("details", {}, element("summary", {}, `${probes.length} other prompts`), element("ul", {}, ...probes)) : null;
     return element("tr", {},
       element("td", {}, found.id, several ? element("div", { className: "quiet" }, `seed ${found.seed}`) : null),

@@ -42,6 +42,10 @@ def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:
     assert len(set(looks)) == 64
     first = [json.loads(each) for each in looks[:8]]
     assert len({each["shape"] for each in first}) == len({each["colour"] for each in first}) == 8
+    said = function("  const said =", "  const chance")
+    asked = "[[' Paris', true], [null, false], [null, null]]"
+    found = page.evaluate(f"() => {{ {said}; return {asked}.map((one) => afterwards(...one)); }}")
+    assert found == ["“Paris”", "changed", "(not asked)"]  # the last one was not compared
     page.set_viewport_size({"width": 1500, "height": 900})
     widths = page.evaluate("[...document.querySelectorAll('.scroll')].map((box) => [box.scrollWidth, box.clientWidth])")
     assert all(needed <= there for needed, there in widths)
