@@ -18,7 +18,7 @@ from corrigenda.system.progress import track
 from eval.evaluation import Case
 from eval.judge.verdicts import without_thoughts
 from eval.measurement import Measurement
-from eval.metrics import METRICS
+from eval.metrics import METRICS, native_consistency
 from eval.real_use.questions import as_question
 from eval.records import Record, ScoredProbe, ScoredPrompt
 from eval.scoring.fitting import BESIDE
@@ -146,7 +146,11 @@ def verified(
     for fact in facts:
         asked = list(dict.fromkeys(questions_of(fact, via, max_tokens, kept_tokens)))
         old = None if before is None else _measured(fact, asked, before, None, via)
-        found.append(Verified(Case(fact, old, _measured(fact, asked, answers, old, via)), MARKS[via]))
+        now = _measured(fact, asked, answers, old, via)
+        if old is None:  # nothing is known of an unedited model
+            for metric in native_consistency.METRICS:
+                now.values.pop(metric.key, None)
+        found.append(Verified(Case(fact, old, now), MARKS[via]))
     return found
 
 

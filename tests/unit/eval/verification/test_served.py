@@ -91,6 +91,8 @@ def test_without_a_model_before() -> None:
     assert "preservation" not in one.case.after.values
     assert one.case.after.values["bleed"] == pytest.approx(2 / 3)
     assert [(each.prompt, each.before) for each in one.changed] == [(prompt, None) for prompt in FACT.neighbourhood]
+    [one] = verified([FACT], answered("completions", **GOOD | {"the": " Paris"}), None, "completions", 20, 10)
+    assert "native_consistency" not in one.case.after.values  # it is the served model that says the old object
 
 
 def test_before_may_know_less() -> None:
