@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import tiny
 from edits_parts import random_update
@@ -6,7 +7,7 @@ from edits_parts import random_update
 from corrigenda import Fact
 from corrigenda.data.side_effects import fact_checks
 from corrigenda.facts import Probe
-from eval import Case, EvalSettings, evaluate
+from eval import Case, EvalSettings, Evaluation, evaluate
 from eval.leaderboard.recompute import recomputed
 
 SHORT = {"max_new_tokens": 5, "preservation_tokens": 4, "fluency_tokens": 12}
@@ -61,3 +62,17 @@ def test_what_a_record_claims_of_itself_is_not_believed() -> None:
     }
     found: Case = recomputed(FACTS[0], {"before": state, "after": state})
     assert found.after.values == {"portability_token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0}
+
+
+def test_a_fact_that_the_model_cannot_read_counts_as_failed_here_too() -> None:
+    lm = tiny.build("llama")
+    long = replace(FACTS[0], paraphrases=("one " * 99 + "is",))
+    with random_update(lm, 1.0).applied(lm):
+        found = evaluate(lm, [long, FACTS[1]], SMALL)
+    assert found.cases[0].error.startswith("too long")
+    records = [json.loads(json.dumps(case.to_dict())) for case in found.cases]
+    again = Evaluation(tuple(map(recomputed, [long, FACTS[1]], records))).metrics
+    assert again["token_accuracy"] == found.metrics["token_accuracy"]
+    assert (again["token_accuracy"]["n"], again["efficacy_success"]["after"]) == (2, 0.0)
+    records[0]["after"]["values"] = {"efficacy_success": 1.0, "neighbourhood_success": 1.0}  # as it may be claimed
+    assert recomputed(long, records[0]).after.values == {"efficacy_success": 0.0}
