@@ -79,7 +79,7 @@
   function shown(value, unit) {
     if (value === null || value === undefined) return "–";
     if (share(unit)) return (share(unit).factor * value).toFixed(share(unit).digits);
-    if (unit === "") return String(Math.round(value));
+    if (unit === null) return String(Math.round(value)); // a number of edits
     return Math.abs(value) >= 100 ? value.toFixed(0) : value.toPrecision(3);
   }
 
@@ -98,7 +98,7 @@
 
   // Over T on a logarithmic axis, if it spans more than a factor of 20.
   function frame(xs, ys, xName, yName, xUnit, yUnit) {
-    const wide = xUnit === "" && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20;
+    const wide = xUnit === null && Math.min(...xs) > 0 && Math.max(...xs) / Math.min(...xs) > 20;
     const scale = wide ? Math.log10 : (value) => value;
     const range = (values, unit) => {
       if (share(unit) && Math.min(...values) >= 0) return [0, 1];
@@ -187,7 +187,7 @@
       const rows = lines.map((line) => ({ ...line, points: line.points.filter((point) => value(point, column) !== null) })).filter(({ points }) => points.length);
       const { svg, x, y } = frame(
         rows.flatMap(({ points }) => points.map(({ t }) => t)), rows.flatMap(({ points }) => points.flatMap(({ metrics }) => metrics[column.key].filter((one) => one !== null))),
-        "edits so far (T)", heading(column), "", column.unit,
+        "edits so far (T)", heading(column), null, column.unit,
       );
       svg.setAttribute("aria-label", `${column.title} over the number of edits, one line an editor`);
       for (const { row, number, points } of rows) {

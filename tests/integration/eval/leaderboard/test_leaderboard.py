@@ -46,6 +46,11 @@ def test_looks_ticks_and_width_in_chromium(page: Page, written: Path) -> None:
     asked = "[[' Paris', true], [null, false], [null, null]]"
     found = page.evaluate(f"() => {{ {said}; return {asked}.map((one) => afterwards(...one)); }}")
     assert found == ["“Paris”", "changed", "(not asked)"]  # the last one was not compared
+    shown = function("  const share =", "  function ticks")
+    found = page.evaluate(
+        f"() => {{ const data = {{ shares: {{}} }}; {shown}; return [shown(0.37, ''), shown(30, null)]; }}"
+    )
+    assert found == ["0.370", "30"]  # a figure without a unit, and a number of edits
     page.set_viewport_size({"width": 1500, "height": 900})
     widths = page.evaluate("[...document.querySelectorAll('.scroll')].map((box) => [box.scrollWidth, box.clientWidth])")
     assert all(needed <= there for needed, there in widths)
