@@ -104,7 +104,7 @@ def collect(runs: Iterable[StoredRun]) -> tuple[dict[TableKey, list[LeaderboardE
             left_out.append(LeftOut(run.path, f"damaged: {str(error) or type(error).__name__}"))
             continue
         key = (table_key(run), str(run.summary["editor"]), _canonical(_settings(run)), "submission" in run.config)
-        place = (_seed(run), str(run.summary.get("data_fingerprint", "")))
+        place = (seed_of(run), str(run.summary.get("data_fingerprint", "")))
         if (older := rows.setdefault(key, {}).get(place)) is not None:
             left_out.append(LeftOut(older[0].path, f"superseded by {run.path.name}"))
         rows[key][place] = (run, cases)
@@ -229,7 +229,8 @@ def _settings(run: StoredRun) -> dict[str, Any]:
     return {name: value for name, value in flat(kept).items() if name.rpartition(".")[2] not in ("seed", "_target_")}
 
 
-def _seed(run: StoredRun) -> int:
+def seed_of(run: StoredRun) -> int:
+    """A run's seed; 0 where it names none."""
     seed = run.config.get("seed", 0)
     return seed if isinstance(seed, int) else 0
 

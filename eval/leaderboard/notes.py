@@ -9,7 +9,7 @@ from corrigenda.runs.ids import targets
 from corrigenda.system.progress import counted
 from eval.leaderboard.boards import Row, Test
 from eval.leaderboard.columns import columns
-from eval.leaderboard.entries import LeaderboardEntry, TableKey
+from eval.leaderboard.entries import LeaderboardEntry, TableKey, seed_of
 from eval.leaderboard.marks import lacks
 from eval.leaderboard.ranking import Ranking
 from eval.metrics import METRICS
@@ -76,6 +76,9 @@ def notes_of(
             notes.append(f"{row.label}: {row.n_own} facts are too few to be compared; the figures are of these.")
         elif row.compared and row.n_own > row.n_facts:
             notes.append(f"{row.label} was run on {row.n_own} facts; {row.n_facts} of them are shown.")
+        part = set(map(seed_of, row.entry.runs)).difference(row.entry.seeds) if row.entry is not None else ()
+        for seed in sorted(part):
+            notes.append(f"{row.label}: with seed {seed} it was not run on all of these facts, which is not counted.")
         if row.n_failed:
             notes.append(f"{row.label}: {row.n_failed} edits failed and count as failed.")
         cases = list(row.entry.cases.values()) if row.entry is not None else []

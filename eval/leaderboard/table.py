@@ -48,7 +48,13 @@ def board(key: TableKey, entries: Sequence[LeaderboardEntry], min_facts: int, tw
     rows = []
     for entry, label in zip(entries, labels, strict=True):
         mine = entry in compared
-        cases = {unit: case for unit, case in entry.cases.items() if not mine or unit[0] in common}
+        # Each fact counts as often as the others: seeds of a part of the facts are left out where one has them all.
+        whole = [seed for seed in entry.seeds if all((fact, seed) in entry.cases for fact in common)] or entry.seeds
+        cases = {
+            (fact, seed): case
+            for (fact, seed), case in entry.cases.items()
+            if not mine or (fact in common and seed in whole)
+        }
         shown = replace(entry, cases=cases)
         cells = _cells(entry, list(cases.values()), key.mode)
         control = CONTROLS.get(entry.editor, "")

@@ -206,3 +206,14 @@ def test_what_stands_beside_the_rows_is_of_the_facts_that_they_have_in_common(tm
     assert not any("without numbers" in note for note in found.notes)
     assert "perplexity_drift" in {test.metric for test in found.tests}
     assert [row.n_own for row in found.rows if row.label == "memit"] == [50]
+
+
+def test_each_fact_counts_as_often_as_the_others(tmp_path: Path, make_run: Any) -> None:
+    """rome has 20 of 40, and with another seed 10 of 10 that it has anyway: that is no 30 of 50, above 22 of 40."""
+    make_run("rome", share(20))
+    make_run("rome", share(10, 10), seed=1)
+    make_run("memit", share(22))
+    board = only_board(tmp_path)
+    cells = [(row.label, row.cells["efficacy_success"]) for row in board.rows[:2]]
+    assert [(label, cell.value, cell.n) for label, cell in cells] == [("memit", 0.55, 40), ("rome", 0.5, 40)]
+    assert "rome: with seed 1 it was not run on all of these facts, which is not counted." in board.notes
