@@ -89,7 +89,7 @@ def _cells(entry: LeaderboardEntry, cases: list[Case], mode: str) -> dict[str, C
     timed = [case for case in cases if case.seconds is not None]
     if timed:
         seconds = [float(case.seconds or 0.0) for case in timed]
-        bounds = None if SECONDS.key in single else interval([seconds], [case.fact.subject for case in timed])
+        bounds = None if SECONDS.key in single else interval([seconds], seconds)  # facts of one edit have one time
         low, high = bounds or (None, None)
         cells[SECONDS.key] = Cell(sum(seconds) / len(seconds), None, low, high, len(timed))
     memory = [run.summary[MEMORY.key] for run in entry.runs if run.summary.get(MEMORY.key) is not None]

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import yaml
 from corrigenda.runs.store import Store
 from eval.leaderboard import leaderboard
 from eval.leaderboard.boards import Board
+from eval.leaderboard.entries import collect
+from eval.leaderboard.table import board
 
 LEVELS = (3.0, 3.1, 2.9, 3.2)
 """Of the unedited model, by window of two tokens, in nats."""
@@ -44,6 +47,25 @@ def test_how_many_facts_are_edited_at_once_makes_another_row(tmp_path: Path, mak
     [board] = boards(tmp_path)
     found = {row.label: row.n_facts * len(row.entry.seeds) for row in board.rows if row.entry is not None}
     assert found == {"memit (batch=1)": 80, "memit (batch=20)": 40}
+
+
+def test_facts_that_are_edited_together_have_one_time(tmp_path: Path, make_run: Any) -> None:
+    """All of memit's in one edit, rome's in four: one time against four is no difference of forty."""
+    for editor in ("memit", "rome"):
+        make_run(editor, [True] * 40, mode="sequential", regime="stack", batch=40 if editor == "memit" else 10)
+    [(key, entries)] = collect(Store(tmp_path / "outputs").runs())[0].items()
+    timed = []
+    for entry in entries:
+        times = [1.0 if entry.editor == "memit" else 2.0 + number // 10 for number in range(40)]
+        cases = zip(entry.cases.items(), times, strict=True)
+        timed.append(replace(entry, cases={unit: replace(case, seconds=time) for (unit, case), time in cases}))
+    found = board(key, timed, 30)
+    cells = {row.entry.editor: row.cells["seconds_per_edit"] for row in found.rows if row.entry is not None}
+    assert (cells["memit"].low, cells["memit"].high) == (None, None)
+    assert cells["rome"].low is not None
+    assert cells["rome"].low < 3.0  # of four times, 2 to 5 seconds
+    [test] = [test for test in found.tests if test.metric == "seconds_per_edit"]
+    assert (test.comparison.subjects, test.comparison.p) == (1, 1.0)
 
 
 @pytest.mark.parametrize(("t", "shown"), [(30, False), (40, True)])
