@@ -3,6 +3,7 @@
 Measured where `EvalSettings.side_effects` asks for it, on the prompts of `corrigenda.data.side_effects`.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -19,7 +20,9 @@ def _negation_rate(_before: Measurement | None, after: Measurement) -> float | N
     `eval.metrics.success` notes both, as on all prompts of `PAIRED_KINDS`.
     """
     pairs = [(record.p_new, record.p_true) for record in after.scored("negations")]
-    return mean_of(new > true for new, true in pairs if new is not None and true is not None)
+    known = [(new, true) for new, true in pairs if new is not None and true is not None]
+    # Where the model gives no numbers there is none: 0 would be the best.
+    return mean_of(new > true for new, true in known if math.isfinite(new - true))
 
 
 def _negation_gain(before: Measurement | None, after: Measurement) -> float | None:

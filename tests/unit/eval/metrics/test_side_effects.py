@@ -44,6 +44,7 @@ def test_negations_by_hand() -> None:
     after = measured(((0.6,), (0.2,)), ((0.4, 0.1), (0.5,)), ((0.25,), (0.25,)))
     assert value("negation_rate", before) == 0  # a tie is not the new object
     assert value("negation_rate", after) == pytest.approx(1 / 3)
+    assert value("negation_rate", measured(((math.nan,), (0.5,)))) is None  # no number is no success
     # log P is the mean over tokens: sqrt(0.4 * 0.1) = sqrt(0.2 * 0.2)
     assert value("negation_gain", after, before) == pytest.approx((math.log(6) + 0 + 0) / 3)
     assert value("negation_gain", after) is None
