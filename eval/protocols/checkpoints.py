@@ -214,8 +214,8 @@ class Checkpoints:
         ``n_fixed_prompts`` prompts. Where it has several parts, ``fixed_parts`` has the same by part. ``norm`` is the
         Frobenius norm of the change of the weights, or of what lies beside them, and ``relative_norm`` that divided by
         the norm of the weights as they were. ``first`` and ``latest`` are some of the metrics of the first and of the
-        latest `SequentialSettings.ends` requests, where there were more; ``scored`` says of which facts all of these
-        are, where not of all in force; ``edits`` are the folders of the edits in force, where they are kept.
+        latest `SequentialSettings.ends` requests, where there were more; ``scored`` says of which facts these and
+        ``metrics`` are, where not of all in force; ``edits`` are the folders of those in force, where they are kept.
         """
         t = self._journal.done
         now = self._active(t)
