@@ -150,10 +150,10 @@ class BareModel:
     @functools.cached_property
     def end_ids(self) -> frozenset[int]:
         """The tokens at which the model ends a text."""
-        generation_config = getattr(self.model, "generation_config", None)
-        named = (getattr(generation_config, "eos_token_id", None), self.model.config.eos_token_id)
+        config = self.model.config  # of a model that reads images, too, the part of the text may alone have it
         ids = {self.tokenizer.eos_token_id}
-        for value in named:
+        for settings in (getattr(self.model, "generation_config", None), config, config.get_text_config()):
+            value = getattr(settings, "eos_token_id", None)
             ids.update(value if isinstance(value, (list, tuple)) else [value])
         return frozenset(int(token) for token in ids if token is not None)
 

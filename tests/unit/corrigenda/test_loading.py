@@ -270,6 +270,17 @@ def test_generate_equals_transformers_in_other_families(family: str) -> None:
     assert len(set(expected)) == len(prompts)
 
 
+def test_a_model_that_reads_images_too_ends_its_texts() -> None:
+    """Of its configuration the part of the text alone may name the end token."""
+    text = tiny.CONFIGS["gemma3_text"] | {"model_type": "gemma3_text"}
+    seen = {"hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2}
+    seen |= {"image_size": 28, "patch_size": 14, "model_type": "siglip_vision_model"}
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=seen, mm_tokens_per_image=4)
+    lm = LanguageModel(AutoModelForCausalLM.from_config(config), tiny.tokenizer(), "tiny-gemma3")
+    assert lm.end_ids == {2}
+    assert lm.generate("the tower", 4) == by_transformers(lm, "the tower", 4)
+
+
 def test_generate_nothing(llama: LanguageModel) -> None:
     assert llama.generate("the tower", 0) == ""
     prompts = [llama.tokens("the tower")] * 2
