@@ -29,12 +29,14 @@ class LowRankEdit(WeightEdit):
         modules: for each layer the name of the module that holds the values.
         transposed: whether those modules store V itself (Conv1D) and not its transpose (Linear).
         seq2seq: whether the model is an encoder-decoder.
+        masked: whether it is a masked model.
     """
 
     factors: Mapping[int, tuple[Tensor, Tensor]]
     modules: Mapping[int, str]
     transposed: bool
     seq2seq: bool = False
+    masked: bool = False
     kind: ClassVar[str] = "low_rank"
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class LowRankEdit(WeightEdit):
             {memory.layer: memory.path for memory in memories.values()},
             any(memory.transposed for memory in memories.values()),
             lm.architecture.has_encoder,
+            not lm.architecture.family.causal,
         )
 
     @property
@@ -132,7 +135,7 @@ class LowRankEdit(WeightEdit):
             report=tuple(report for edit in parts for report in _still_true(edit.origin)),
         )
         modules = {layer: name for edit in parts for layer, name in edit.modules.items()}
-        return cls(origin, factors, modules, parts[0].transposed, parts[0].seq2seq)
+        return cls(origin, factors, modules, parts[0].transposed, parts[0].seq2seq, parts[0].masked)
 
     def to_peft(self, folder: str | Path) -> None:
         """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
@@ -151,8 +154,9 @@ class LowRankEdit(WeightEdit):
 
         ranks = {self.modules[layer]: left.shape[1] for layer, (left, _) in self.factors.items()}
         base = Path(self.origin.model).expanduser()
+        task = "SEQ_2_SEQ_LM" if self.seq2seq else None if self.masked else "CAUSAL_LM"  # PEFT has none for masked ones
         config = LoraConfig(
-            task_type="SEQ_2_SEQ_LM" if self.seq2seq else "CAUSAL_LM",
+            task_type=task,
             # What lies in a folder is found from anywhere.
             base_model_name_or_path=str(base.resolve()) if base.is_dir() else self.origin.model,
             target_modules=list(ranks),
@@ -191,12 +195,13 @@ class LowRankEdit(WeightEdit):
 
     def _settings(self) -> dict[str, Any]:
         said = {"modules": {str(layer): name for layer, name in self.modules.items()}, "transposed": self.transposed}
-        return said | ({"seq2seq": True} if self.seq2seq else {})
+        return said | {name: True for name in ("seq2seq", "masked") if getattr(self, name)}
 
     @classmethod
     def _restore(cls, origin: Origin, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> LowRankEdit:
         factors = {int(layer): (tensors[f"{layer}.A"], tensors[f"{layer}.B"]) for layer in settings["modules"]}
-        return cls(origin, factors, settings["modules"], bool(settings["transposed"]), bool(settings.get("seq2seq")))
+        of = (bool(settings.get(name)) for name in ("seq2seq", "masked"))
+        return cls(origin, factors, settings["modules"], bool(settings["transposed"]), *of)
 
 
 def _still_true(origin: Origin) -> list[dict[str, Any]]:

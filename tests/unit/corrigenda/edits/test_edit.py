@@ -185,7 +185,7 @@ def test_other_shapes(layer: int, strict: bool, lm: LanguageModel) -> None:
     assert same(state(other), before)
 
 
-ADAPTERS = [(family, {1: 1, 3: 4}) for family in ("llama", "gpt2", "opt", "bloom", "gpt_neox", "phi3")]
+ADAPTERS = [(family, {1: 1, 3: 4}) for family in ("llama", "gpt2", "opt", "bert", "bloom", "gpt_neox", "phi3")]
 ADAPTERS += [("llama", {1: 3, 11: 1, 12: 2})]  # the rank of layer 1 is not taken for that of layer 11
 
 
