@@ -213,7 +213,13 @@ def passages(lm: Editable, now: list[Passage]) -> Iterator[None]:
                 f"another thread uses {lm.name}, and an edit is applied that is routed by the prompt: run a forward of "
                 "your own inside its lock (with lm.alone: ...), or call generate"
             )
-        now[:] = [_passage(lm.routing.current, by_cache, without_cache, by_name(lm.model, args, kwargs))]
+        call = by_name(lm.model, args, kwargs)
+        if lm.parts is not None and lm.parts.owns(call):
+            raise ValueError(
+                f"{lm.name} was called with the encoder's tokens and the decoder's apart, as by transformers' own "
+                "generate, and an edit is applied that is routed by a row's prompt; call the generate of LanguageModel"
+            )
+        now[:] = [_passage(lm.routing.current, by_cache, without_cache, call)]
 
     def end(output: Any) -> None:
         # The cache that a forward filled: a later one may go on from it.

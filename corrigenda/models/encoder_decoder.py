@@ -13,7 +13,7 @@ nothing is there. So nothing can be asked of them at the subject's tokens, which
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +87,7 @@ class Parts:
         Raises:
             UnsupportedModelError: a row has no border: it is a text, which is neither a prompt nor an answer.
         """
-        if input_ids is None or any(options.get(name) is not None for name in _OWN):
+        if self.owns({"input_ids": input_ids, **options}):
             return self._forward(
                 input_ids=input_ids, attention_mask=attention_mask, past_key_values=past_key_values, **options
             )
@@ -114,6 +114,11 @@ class Parts:
                 decoder_attention_mask=answer,
                 **{**options, "use_cache": False},
             )
+
+    @staticmethod
+    def owns(call: Mapping[str, Any]) -> bool:
+        """Whether a call, by its arguments' names, is an encoder-decoder's own, and no row."""
+        return call.get("input_ids") is None or any(call.get(name) is not None for name in _OWN)
 
     @torch.no_grad()
     def encoded(self, rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor, Encoded]:

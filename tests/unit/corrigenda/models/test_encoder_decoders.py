@@ -2,6 +2,8 @@ import pytest
 import tiny
 import torch
 from by_hooks import entering
+from edits_parts import codebook
+from malformed_parts import refused
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 
@@ -68,6 +70,17 @@ def test_what_is_generated_is_what_transformers_generates(family: str) -> None:
             input_ids=torch.tensor([encoder]), max_new_tokens=8 + len(begun) - 1, do_sample=False, num_beams=1
         )
         assert text == tiny.tokenizer().decode(own[0], skip_special_tokens=True)
+
+
+def test_a_routed_edit_refuses_calls_that_are_no_rows() -> None:
+    """Of as many tokens of the decoder as of the encoder it would take the wrong one for the prompt's last."""
+    lm = tiny.build("t5")
+    ids = torch.tensor([[5, 6, 7]])
+    with codebook(lm, 0).applied(lm):
+        for apart in ({"decoder_input_ids": ids}, {"labels": ids}):
+            refused(ValueError, "the encoder's tokens and the decoder's apart", lm.model, input_ids=ids, **apart)
+        refused(ValueError, "call the generate of LanguageModel", lm.model.generate, input_ids=ids, max_new_tokens=2)
+        assert lm.generate(PROMPTS[0], 2)
 
 
 @families
