@@ -54,7 +54,8 @@ def wider(lm: BareModel, edits: Sequence[AddedNeuronsEdit]) -> PreTrainedModel:
         made = type(model)(config)
     made.load_state_dict(state, assign=True)
     made.tie_weights()
-    made.generation_config = model.generation_config
+    if model.can_generate():
+        made.generation_config = model.generation_config
     if found := not_finite(made):
         raise EditRefusedError(
             f"the neurons are too large for {found[1].dtype} ({found[0]}); load the model in a wider one"

@@ -10,9 +10,8 @@ from edits_parts import added_neurons, drawn, low_rank, origin
 from malformed_parts import refused
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-from corrigenda import AddedNeuronsEdit, EditRefusedError, LanguageModel, WrongModelError
+from corrigenda import AddedNeuronsEdit, EditRefusedError, LanguageModel, WrongModelError, load
 from corrigenda.errors import UnsupportedModelError
 from corrigenda.forward.partial import PartialForward
 from corrigenda.forward.recording import forward_logits, record
@@ -63,7 +62,7 @@ def two(lm: LanguageModel) -> tuple[AddedNeuronsEdit, AddedNeuronsEdit]:
 
 
 @pytest.mark.parametrize(
-    "family", ["falcon", "gemma2", "glm", "gpt2", "gpt_neo", "gptj", "llama", "opt", "phi3", "qwen2"]
+    "family", ["bert", "falcon", "gemma2", "glm", "gpt2", "gpt_neo", "gptj", "llama", "opt", "phi3", "qwen2"]
 )
 def test_a_wider_model_is_written(family: str, tmp_path: Path) -> None:
     """What transformers reads from the folder has the edited model's logits, and d_ffn + 3 neurons in every layer."""
@@ -75,8 +74,7 @@ def test_a_wider_model_is_written(family: str, tmp_path: Path) -> None:
         edited = forward_logits(lm, batch)
         lm.save_pretrained(tmp_path)
     assert torch.equal(forward_logits(lm, batch), plain)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    read = LanguageModel(model, lm.tokenizer)
+    read = load(tmp_path)
     assert [read.memory(layer).d_ffn for layer in range(lm.n_layers)] == [lm.memory(0).d_ffn + 3] * lm.n_layers
     for row, logits in enumerate(forward_logits(read, batch)):
         n = len(lm.tokens(PROMPTS[row]))
