@@ -141,7 +141,8 @@ class LowRankEdit(WeightEdit):
         """Writes the edit as a LoRA adapter that `peft.PeftModel.from_pretrained(base, folder)` loads.
 
         It names its base as the model was named when the edit was made: a folder, or a hub id. An embedded model's name
-        is one for `load` alone.
+        is one for `load` alone. Of which `revision` a hub's model was is not known here: where it was not the newest,
+        write it into ``adapter_config.json``.
 
         Raises:
             FileExistsError: there is a file where the folder should be.
