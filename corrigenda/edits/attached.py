@@ -89,7 +89,6 @@ class AttachedLayer(RoutedLayer):
     kind: ClassVar[str] = "attached"
     saved_tensors: ClassVar[tuple[str, ...]] = ("mean", "projection", "keys", "values", "thresholds")
     saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "activation", "index", "candidates", "most")
-    _misfit: ClassVar[str] = "the attached entries' values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
         for name in self.saved_tensors:

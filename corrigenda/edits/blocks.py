@@ -51,7 +51,6 @@ class BlocksEdit(RoutedEdit):
     right: Tensor
     kind: ClassVar[str] = "blocks"
     saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "clusters", "blocks", "centres", "radii", "left", "right")
-    _misfit: ClassVar[str] = "the blocks give {} numbers, {}'s values {}"
 
     def __post_init__(self) -> None:
         for name in self.saved_tensors:

@@ -53,7 +53,6 @@ class CodebookEdit(RoutedEdit):
     kind: ClassVar[str] = "codebook"
     saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "values", "radii")
     saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "replace", "widen")
-    _misfit: ClassVar[str] = "the codebook's values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
         for name in self.saved_tensors:

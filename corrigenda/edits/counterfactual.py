@@ -51,7 +51,6 @@ class CounterfactualLayer(RoutedLayer):
     shown: Callable[[Editable], tuple[str, ...]]
     kind: ClassVar[str] = "counterfactual"
     saved_tensors: ClassVar[tuple[str, ...]] = ("left", "right")
-    _misfit: ClassVar[str] = "the counterfactual edit adds {} numbers, {}'s values have {}"
 
     @property
     def _shape(self) -> tuple[int, int]:

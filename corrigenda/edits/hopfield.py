@@ -56,7 +56,6 @@ class HopfieldEdit(RoutedEdit):
     kind: ClassVar[str] = "hopfield"
     saved_tensors: ClassVar[tuple[str, ...]] = ("keys", "values")
     saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "alpha", "beta", "threshold", "part", "replace")
-    _misfit: ClassVar[str] = "the values have {} numbers, {}'s {}"
 
     def __post_init__(self) -> None:
         for name in self.saved_tensors:

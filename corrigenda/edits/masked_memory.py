@@ -54,7 +54,6 @@ class MaskedMemoryEdit(RoutedEdit):
     kind: ClassVar[str] = "masked_memory"
     saved_tensors: ClassVar[tuple[str, ...]] = ("delta", "masks", "background", "permutation")
     saved_settings: ClassVar[tuple[str, ...]] = ("layer", "module", "threshold")
-    _misfit: ClassVar[str] = "the masked memory's values have {} numbers each, {}'s {}"
 
     def __post_init__(self) -> None:
         for name in ("delta", "background"):

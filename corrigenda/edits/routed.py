@@ -52,8 +52,6 @@ class RoutedLayer(ABC):
     module: str
     kind: ClassVar[str]
     saved_tensors: ClassVar[tuple[str, ...]]
-    _misfit: ClassVar[str]
-    """What is said of numbers in its answer that are not as many as the model's."""
 
     @property
     @abstractmethod
@@ -140,8 +138,9 @@ class RoutedLayer(ABC):
                 f"layer {self.layer}: the {self.kind} edit reads {read} coefficients, {lm.name} has {memory.d_ffn}"
             )
         if memory.d_model != answered:
-            said = self._misfit.format(answered, lm.name, memory.d_model)
-            raise WrongModelError(f"layer {self.layer}: {said}")
+            raise WrongModelError(
+                f"layer {self.layer}: the {self.kind} edit's values have {answered} numbers, {lm.name}'s {memory.d_model}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,6 @@ class SideMemoryEdit(RoutedEdit):
     epsilons: Tensor
     kind: ClassVar[str] = "side_memory"
     saved_tensors: ClassVar[tuple[str, ...]] = ("deltas", "epsilons")
-    _misfit: ClassVar[str] = "the side memory's values have {} numbers each, {}'s {}"
 
     def __post_init__(self) -> None:
         deltas, epsilons = self.deltas.detach().float().cpu(), self.epsilons.detach().float().cpu()

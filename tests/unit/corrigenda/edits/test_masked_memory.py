@@ -116,5 +116,5 @@ def test_what_is_refused(lm: LanguageModel) -> None:
             replace(edit, **changes)
     with pytest.raises(EditRefusedError, match="numbers of 'delta' are NaN"):
         replace(edit, delta=edit.delta * torch.nan)
-    with pytest.raises(WrongModelError, match=r"values have 5 numbers each, tiny-llama's 32"):
+    with pytest.raises(WrongModelError, match=r"values have 5 numbers, tiny-llama's 32"):
         replace(edit, delta=edit.delta[:, :5]).apply(lm)
