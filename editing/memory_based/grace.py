@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin
-from corrigenda.data.requests import history
 from corrigenda.edits.codebook import CodebookEdit, Replace, nearest_keys, replaced
 from corrigenda.edits.state import EditorState
 from corrigenda.forward.differentiable import differentiable
@@ -25,7 +24,7 @@ from corrigenda.moments.text import Text
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
-from editing.shared.entries import label_of
+from editing.shared.entries import label_of, reports_after
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
@@ -145,18 +144,14 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             radius = self.relative_radius * usual_distance(side, self.text) if self.radius is None else self.radius
             book = _Book(side, own, state.labels, radius)
             rows, unusable = self._rows(side, facts)
-            before = () if previous is None else previous.origin.facts
-            reports = () if previous is None else previous.origin.report
-            refused = {number for number, figures in enumerate(reports) if "refused" in figures}
-            notes = history([*before, *facts], refused)[len(before) :]
             report: list[dict[str, Any]] = []
             members: list[int | None] = []
-            for number, (fact, note) in enumerate(zip(facts, notes, strict=True)):
+            for number, fact in enumerate(facts):
                 if number in rows:
                     figures, member = self._add(side, book, rows[number], fact)
                 else:
                     figures, member = {"refused": unusable[number]}, None
-                report.append(note | figures)
+                report.append(figures)
                 members.append(member)
                 if "refused" in figures:
                     warnings.warn(f"GRACE: fact {fact.id!r} is refused: {figures['refused']}", stacklevel=3)
@@ -164,7 +159,7 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             raise EditRefusedError(
                 "; ".join(f"fact {f.id!r}: {r['refused']}" for f, r in zip(facts, report, strict=True))
             )
-        origin = Origin.of(lm, self, [*before, *facts], [*reports, *report])
+        origin = Origin.of(lm, self, *reports_after(previous, facts, report))
         return book.edit(origin, (*state.members, *members), self.replace, self.widen)
 
     def _rows(self, side: SideLayer, facts: Sequence[Fact]) -> tuple[dict[int, Rows], dict[int, str]]:
