@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +67,8 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
     else:
         path = expanded(source)
     if path.is_dir():
-        return Source(path.resolve().name, label, "record", _numbered(folder_records(path, split, config)))
+        found = folder_records(path, split, config)
+        return Source(path.resolve().name, label, "record", starmap(RawRecord, enumerate(found, 1)))
     if path.is_file():
         if path.suffix not in _FILE_SUFFIXES:
             raise ValueError(
@@ -81,23 +83,13 @@ def open_source(source: str | Path, split: str, config: str | None) -> Source:
             return Source(path.stem, label, "line", _jsonl_records(path))
         if path.suffix in (".csv", ".tsv"):
             return Source(path.stem, label, "line", _table_records(path))
-        return Source(path.stem, label, "record", _checked(_json_list(path)))
+        return Source(path.stem, label, "record", starmap(_record, enumerate(_json_list(path), 1)))
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix not in _FILE_SUFFIXES:
-        return Source(source, label, "record", _numbered(hub_records(source, split, config)))
+        return Source(source, label, "record", starmap(RawRecord, enumerate(hub_records(source, split, config), 1)))
     raise FileNotFoundError(
         f"no file or folder {label!r} (looked in {Path.cwd()}); give the path of a .json, .jsonl or .csv file or of a "
         "folder with data files, a Hugging Face data set id 'owner/name', or 'embedded' for corrigenda's own facts"
     )
-
-
-def _numbered(values: Iterator[object]) -> Iterator[RawRecord]:
-    for number, value in enumerate(values, start=1):
-        yield RawRecord(number, value)
-
-
-def _checked(values: list[object]) -> Iterator[RawRecord]:
-    for number, value in enumerate(values, start=1):
-        yield _record(number, value)
 
 
 def _record(number: int, value: object) -> RawRecord:
