@@ -139,7 +139,8 @@ class RoutedLayer(ABC):
             )
         if memory.d_model != answered:
             raise WrongModelError(
-                f"layer {self.layer}: the {self.kind} edit's values have {answered} numbers, {lm.name}'s {memory.d_model}"
+                f"layer {self.layer}: the {self.kind} edit's values have {answered} numbers, {lm.name}'s "
+                f"{memory.d_model}"
             )
 
 
