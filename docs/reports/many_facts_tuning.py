@@ -27,7 +27,6 @@ from corrigenda.system.files import write_json
 
 FIRST, COUNT = 1000, 200  # so many facts of the file come before those that are tuned on, and so many are these
 FILE = "counterfact"
-TRIALS = 6
 MOST_DRIFT = 0.1  # nats: what was asked beforehand of the best closed form at T = 300
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "memit": {"ratio": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)},
@@ -77,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             values = {key: after_at(point or {}, key) for key in (DATA[FILE][1], "perplexity_drift")}
             figures = {key: value for key, value in values.items() if value is not None}
             scored = max(scored, 0 if point is None else int(point["n_scored"]))
-            trials.append(
-                {"settings": settings, "figures": {key: value for key, value in figures.items() if value is not None}}
-            )
+            trials.append({"settings": settings, "figures": figures})
             print(name, settings, trials[-1]["figures"], flush=True)
         best = best_of(trials)
         found[name] = {"trials": trials, "chosen": None if best is None else best["settings"]}
