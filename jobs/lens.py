@@ -89,10 +89,6 @@ class LensPart:
     needs: tuple[str, ...] = ()
 
 
-def _triggers(given: Given) -> Triggers:
-    return trigger_examples(given.lm, given.text, given.asked.triggers)
-
-
 def _sensitivity(given: Given) -> Sensitivity:
     asked = given.asked
     return sensitivity(given.lm, given.found["triggers"], asked.neurons, asked.removed_from, asked.seed)
@@ -113,7 +109,7 @@ def _sub_updates(given: Given) -> SaturationEvents:
 
 PARTS: Mapping[str, LensPart] = {
     "values": LensPart(lambda given: read_values(given.lm), ValueWords.load),
-    "triggers": LensPart(_triggers, Triggers.load),
+    "triggers": LensPart(lambda given: trigger_examples(given.lm, given.text, given.asked.triggers), Triggers.load),
     "sensitivity": LensPart(_sensitivity, Sensitivity.load, needs=("triggers",)),
     "agreement": LensPart(_agreement, Agreement.load, needs=("triggers",)),
     "aggregation": LensPart(_aggregation, Aggregation.load),

@@ -16,10 +16,6 @@ def _level(_before: Measurement | None, after: Measurement) -> float | None:
     return after.held_out.log_perplexity
 
 
-def _levels(_before: Measurement | None, after: Measurement) -> dict[int, float] | None:
-    return None if after.held_out is None else after.held_out.by_window()
-
-
 def _drift(before: Measurement | None, after: Measurement) -> float | None:
     """The difference of the logarithms, ln ppl(after) - ln ppl(before), on the windows that were read after."""
     if before is None:
@@ -77,7 +73,7 @@ METRICS = (
         line="  log perplexity of the held-out texts",
         edit_should="keep",
         one_value=True,
-        by_window=_levels,
+        by_window=lambda _before, after: None if after.held_out is None else after.held_out.by_window(),
     ),
     Metric(
         "windows_activated",

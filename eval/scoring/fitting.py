@@ -85,7 +85,8 @@ def prepare(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Prepared:
         for kind, prompt, targets in queries_of(fact):
             if kind in wanted:
                 ids = found.tokens[prompt] = tokens_of(prompt)
-                found.scored.append((kind, prompt, targets_after(lm, prompt, ids, targets, joint_of(fact, kind))))
+                joint = fact.joint if kind in PAIRED_KINDS else None  # it speaks of the fact's own objects
+                found.scored.append((kind, prompt, targets_after(lm, prompt, ids, targets, joint)))
         for job in jobs_of(lm, fact, settings) if settings.generate else ():
             kind, limit = job.kind, longest(lm, job, settings)
             ids = found.tokens[job.prompt] = tokens_of(job.prompt)
@@ -129,11 +130,6 @@ def queries_of(fact: Fact) -> Iterator[tuple[str, str, list[str]]]:
         yield SUBJECT_KIND, prompt, []
     for prompt in running_text(fact):
         yield RUNNING_KIND, prompt, []
-
-
-def joint_of(fact: Fact, kind: str) -> str | None:
-    """What a fact says that stands before the targets of a kind of prompts: it speaks of its own objects."""
-    return fact.joint if kind in PAIRED_KINDS else None
 
 
 def jobs_of(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Iterator[Continuation]:

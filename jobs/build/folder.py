@@ -143,7 +143,8 @@ class BuildFolder:
             for path in sorted(new.rglob("*")):
                 if path.is_file():
                     path.chmod(mode)  # whole models are written by safetensors for their owner alone
-                    _to_disk(path)
+                    with path.open("r+b") as file:
+                        os.fsync(file.fileno())
         except (OSError, SafetensorError) as error:
             shutil.rmtree(new, ignore_errors=True)
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -175,11 +176,6 @@ class BuildFolder:
         if (self.path / name).exists():
             _remove(self.path / OLD / name)
             os.replace(self.path / name, self.path / OLD / name)
-
-
-def _to_disk(path: Path) -> None:
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:

@@ -1,20 +1,19 @@
 """``job=capacity``: how many bits edits hold, by the number of facts in them."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from omegaconf import DictConfig
 from rich.console import Console
 
-from corrigenda import Edit, Fact, LanguageModel
+from corrigenda import Fact
 from corrigenda.data import FactSet
 from corrigenda.data.biographies import biographies, candidates
 from corrigenda.errors import SettingsError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
-from editing.knowledge.how import BESIDE, How, how_named
+from editing.knowledge.how import BESIDE, how_named
 from editing.registry import editor_class, presets
 from jobs.capacity.measuring import Way, batches, measure_capacity
 from jobs.shared import job
@@ -68,15 +67,11 @@ def way_named(name: str, seed: int) -> Way:
     """
     if name in BESIDE:
         how = how_named(name)
-        return lambda lm, facts: _compiled(how, lm, facts)
+        return lambda lm, facts: how.compiler(lm, facts, how.solver(lm, facts))
     if name in presets():
         raise SettingsError(f"job.ways: {name} has settings of its own; leave job.ways out and give editor={name}")
     editor: Any = editor_class(name)()
     return dataclasses.replace(editor, seed=seed).edit if hasattr(editor, "seed") else editor.edit
-
-
-def _compiled(how: How, lm: LanguageModel, facts: Sequence[Fact]) -> Edit:
-    return how.compiler(lm, facts, how.solver(lm, facts))
 
 
 @register(

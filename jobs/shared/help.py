@@ -79,13 +79,11 @@ def _eval(name: str) -> Help:
     if name == "real_use":
         place = next(number for number, each in enumerate(rows) if each.name == "real_use")
         rows[place : place + 1] = [rows[place]._replace(default=""), *settings(RealUse, "real_use.")]
-    head = "every metric that the facts' prompts allow" if name == "full" else _first_comment(presets[name])
+    head = "every metric that the facts' prompts allow"
+    if name != "full":  # the first comment says it
+        head = presets[name].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     prefixed = (each._replace(name=f"eval.{each.name}") for each in rows)
     return Help((f"{name}: {head}",), tuple(_seeded(e) if e.name == "eval.seed" else e for e in prefixed))
-
-
-def _first_comment(path: Path) -> str:
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _settings_of(job: Any) -> Iterator[Setting]:

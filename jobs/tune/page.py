@@ -56,8 +56,8 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"![the trials]({NAME}.png)"
     yield ""
-    keys = list(dict.fromkeys([*_tuned_for(trials), *SHOWN]))
-    keys = [key for key in keys if any(key in trial["metrics"] for trial in trials)]
+    tuned_for = next((trial["tuned_for"] for trial in trials if trial.get("tuned_for")), ())
+    keys = [key for key in dict.fromkeys((*tuned_for, *SHOWN)) if any(key in trial["metrics"] for trial in trials)]
     headings = [f"{_metric(key).short} ({_metric(key).unit})" for key in keys]
     yield " | ".join(["| trial", "settings", "from", "value", *headings, "s |"])
     yield "|" + "---|" * (len(keys) + 5)
@@ -135,10 +135,6 @@ def _traced(traced: Mapping[str, Any]) -> str:
         return f"around the editor's default, since {traced['why']}."
     layers, facts = ", ".join(map(str, traced["layers"])), ", ".join(traced["facts"])
     return f"causal tracing finds the facts {facts} at the layers {layers} (the best one first)."
-
-
-def _tuned_for(trials: Sequence[Mapping[str, Any]]) -> list[str]:
-    return next((list(trial["tuned_for"]) for trial in trials if trial.get("tuned_for")), [])
 
 
 def _metric(key: str) -> Any:
