@@ -88,7 +88,6 @@ def compare(lm: LanguageModel, fact: Fact, settings: CausalTrace, every: int) ->
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--site", default="block", choices=["block", "ffn", "attention"])
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="how many of the built-in prompts")

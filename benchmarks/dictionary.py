@@ -1,17 +1,14 @@
 """The forward of a dictionary of features beside the plain formula, and beside the FFN that it stands for, in one run.
 
-Both ways read the states of the same tokens of the text that ships at one layer, as many at once as the program runs,
-and are compared before they are timed: the features that fire, and y. The plain way computes ReLU over all scores,
-TopK by `torch.topk`, and takes the rows of the decoder that count. The dictionaries (an autoencoder of the FFN's
-output, and a transcoder with a skip connection) have eight times the width in features and k = 32, as `corrigenda
-dictionary` trains them by default, with rows drawn at random, as a training begins. Processor seconds of one thread;
-the ways take turns.
+Both ways read the states of the same tokens of the text that ships, and are compared before they are timed: what fires,
+and y. The plain way computes ReLU over all scores, TopK by `torch.topk`, and takes the rows of the decoder
+that count. The dictionaries (an autoencoder of the FFN's output, and a transcoder with a skip connection) have the
+shapes of `corrigenda dictionary`, and drawn rows. Processor seconds of one thread; the ways take turns.
 
     python benchmarks/dictionary.py [--layer 6] [--tokens 2048] [--repeats 15]
 
-Prints a JSON object as its last line. By dictionary, `plain_seconds`, `ours_seconds` and `ffn_seconds` are the least of
-the repeats (what else runs on the machine only adds to them), `ratio` plain / ours, `plain_in_ffns` and `in_ffns` the
-two ways / the FFN.
+The last line is a JSON object. By dictionary, the seconds are the least of the repeats (what else runs on the machine
+only adds to them), `ratio` is plain / ours, `plain_in_ffns` and `in_ffns` the two ways / the FFN.
 """
 
 import time
@@ -83,7 +80,6 @@ def seconds(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[
 
 @torch.no_grad()
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--layer", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=2048)

@@ -1,16 +1,15 @@
 """A fact's scoring: the plain way and ours, side by side in one run.
 
-The plain way is transformers alone: one forward over the prompts, each once, from whose cache both targets go on;
-`generate` for the free answers, which end at a line break, and again for what should stay; and a forward over the
-windows of held-out text. Facts are scored each by itself, as after its own edit, and together without held-out text, as
-before an edit. The tokens are the same, and the targets' log-probabilities are compared before the times are.
+The plain way is transformers alone: one forward over the prompts, from whose cache both targets go on; `generate` for
+the free answers, and again for what should stay; and a forward over the windows of held-out text. Facts are scored each
+by itself, as after its own edit, and together without held-out text, as before an edit. The tokens are the same, and
+the targets' log-probabilities are compared before the times are.
 
     python benchmarks/evaluate.py [--model qwen2.5-coder-0.5b] [--facts counterfact.json] [--count 8]
 
-Prints a JSON object as its last line. By precision: `in_plain_forwards` is ours / plain for a fact by itself, `ratio`
-the inverse, `together` the same for a fact of all; `parts` are the seconds a fact of both ways, by what is measured
-(the continuations of ours are the rest of the whole); `products_seconds_per_fact` is what the operations of our way
-need at `gflops`, the speed of one large product. `bfloat16.in_float32_forwards` is ours in bfloat16 / plain in float32.
+The last line is a JSON object. By precision: `in_plain_forwards` is ours / plain for a fact by itself, `ratio` the
+inverse, `together` the same for a fact of all; `parts` are the seconds a fact of both ways;
+`products_seconds_per_fact` is what the operations of our way need at `gflops`, the speed of one large product.
 """
 
 import statistics
@@ -194,7 +193,6 @@ def products(operations: int, dtype: torch.dtype) -> dict[str, float]:
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=8, help="how many facts are scored, if the data set has them")

@@ -1,19 +1,15 @@
 """The FFN lens beside the plain ways, in one run: triggers, values, attribution, knockout.
 
-Trigger examples of all keys: the plain way is a forward of all layers over the same batches that looks at nothing. The
-text is sampled from the model first, and not timed. With so little text (8,192 tokens by default) most neurons still
-meet new largest coefficients in most batches: over a long text the part that the lists take is smaller.
-
-Values: all of them in words, in a process that has computed nothing else before but plain forwards; `peak_memory_mb`
-is of the process so far, the model included. Attribution: all heads, FFNs and neurons of a prompt, in forwards of the
-same prompt with its logits. Knockout: three groups in windows around all layers; the plain way is one whole forward for
-each group and window with the same edges taken away, and what comes out is compared.
+Trigger examples of all keys: the plain way is a forward of all layers over the same batches that looks at nothing. Over
+so little text most neurons still meet new largest coefficients in most batches: over a long one the part that the lists
+take is smaller. Values: all of them in words; `peak_memory_mb` is of the process so far, the model included.
+Attribution: all heads, FFNs and neurons of a prompt, in forwards of the same prompt with its logits. Knockout: three
+groups in windows around all layers; the plain way is one whole forward for each group and window.
 
     python benchmarks/ffn_lens.py [--tokens 8192] [--length 64] [--triggers 25] [--repeats 3]
 
-Prints a JSON object as its last line: `ratio` is plain / ours, the median of the repeats, so 0.6 means 60 % of the
-speed; `ratio_with_head` is the same for a plain forward that also computes all logits, which the triggers do not need.
-`values`, `attribution` and `knockout` hold the other parts' figures.
+The last line is a JSON object: `ratio` is plain / ours, the median of the repeats; `ratio_with_head` is the same for a
+plain forward that also computes all logits, which the triggers do not need.
 """
 
 import os
@@ -164,7 +160,6 @@ def check(lm: LanguageModel, text: Text, found: Triggers) -> float:
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--length", type=int, default=64)

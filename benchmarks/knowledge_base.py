@@ -1,26 +1,19 @@
 """The knowledge base: inserting without solving, opening, deleting, folding what is left; indices, attached entries.
 
-Facts are made up, and their entries drawn at random, with the widths of SmolLM2-135M's feed-forward layers, so that no
-model is needed: what is timed is the store and the algebra, and no solving.
+Facts and their entries are made up, with the widths of SmolLM2-135M's FFNs: what is timed is the store and the algebra.
 
     python benchmarks/knowledge_base.py [--entries 100000] [--indices 1000 10000 ...] [--attached 100 1000 ...]
     python benchmarks/knowledge_base.py --entries 1000 --indices --attached --scoped 10000 --model qwen2.5-coder-0.5b
     python benchmarks/knowledge_base.py --list 300 --facts counterfact.json --kept outputs/list.kb
 
-Prints a JSON object as its last line: `ratio` is the time to insert one entry into a base of 300 over that into the
-full one (about 1: nothing grows), `open_seconds` what opening the full base and finding a fact in it take, and
-`fold_300_ratio` the time to fold 300 entries one outer product after the other over ours.
-
-`rebuild`, with --list, is on a real model: a list of real facts solved one by one and folded by EMMET, against the same
-list built again after one fact was withdrawn, from opening the base to the edit (verification follows). What was
-solved is kept beside --kept, with the seconds that each fact took, so that it is done once, and goes on.
-
-`indices` compares, on drawn keys of length 1 and queries that have a cosine of 0.9 with one of them, as paraphrases
-have with their entry: the share of queries for which that key is found, and of the 8 nearest keys that are, the time
-to make the index and to ask it, and what it holds besides the keys. `attached` is on a real model: how much longer
-greedy generation takes with so many entries beside its weights, on a prompt on which one of them speaks; `scoped` is
-the same of entries behind a gate, whose subjects are made up and all begin with the same word. `lookup`, with
---statements, is what it takes to look up one of so many statements (`editor=retrieval`), by each encoder.
+The last line is a JSON object: `ratio` is the time to insert one entry into a base of 300 over that into the full one
+(about 1: nothing grows), `open_seconds` what opening the full base and finding a fact in it take, `fold_300_ratio` the
+time to fold 300 entries one outer product after the other over ours. `rebuild`, with --list, is a list of real facts
+solved one by one and folded by EMMET, against the same list built again after one fact was withdrawn; what was solved
+is kept beside --kept. `indices` compares, on drawn keys and queries that have a cosine of 0.9 with one of them, the
+share of queries for which that key is found, and of the 8 nearest keys that are. `attached` is how much longer
+generation takes with so many entries beside the weights, `scoped` the same of entries behind a gate; `lookup`, with
+--statements, what it takes to look up one of so many statements, by each encoder.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,14 +55,11 @@ class Widths:
         draw = torch.Generator().manual_seed(0)
         self.values = torch.randn(d_ffn, d_model, generator=draw) / d_ffn**0.5
         self.d_ffn, self.d_model = d_ffn, d_model
-        self.edits = SimpleNamespace(suspended=self._suspended)
+        self.edits = SimpleNamespace(suspended=nullcontext)
 
     def memory(self, _layer: int) -> Widths:
         """All layers are alike."""
         return self
-
-    def _suspended(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 class Drawn:

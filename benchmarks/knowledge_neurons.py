@@ -1,14 +1,13 @@
 """Knowledge neurons by integrated gradients: the plain way and ours, side by side in one run.
 
 The plain way is the textbook one: for each layer a forward of the whole model over all positions, with all logits, with
-the coefficients at the last position scaled, all steps in one batch; and a backward from there to the coefficients. The
-prompt, steps, rule, layers, precision and number of threads are the same, and the results are compared before the times
-are.
+the coefficients at the last position scaled, all steps in one batch; and a backward to the coefficients. All settings
+are the same, and the results are compared before the times are.
 
     python benchmarks/knowledge_neurons.py [--prompt "..."] [--answer Paris] [--repeats 3]
 
-Prints a JSON object as its last line: `ratio` is plain / ours for one prompt, the median of the repeats; `ratio_batch`
-for one prompt in a batch of 8.
+The last line is a JSON object: `ratio` is plain / ours for one prompt, the median of the repeats; `ratio_batch` for one
+prompt in a batch of 8.
 """
 
 from functools import partial
@@ -69,7 +68,6 @@ def differ(expected: Tensor, result: list[Tensor]) -> float:
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--prompt", default="The Eiffel Tower is located in the city of")
     parser.add_argument("--answer", default="Paris")

@@ -1,19 +1,17 @@
 """Writing many facts with `memit`: the plain way and ours, in one run; and what one more fact costs, and memory.
 
-The plain way is the authors': for each fact by itself the target is solved for with forwards of the whole model over
-all positions and with all logits; before each layer the rows of each fact run whole; and each layer's system is formed
-and solved as it stands. The contexts, steps, layers, precision and number of threads are the same, no fact stops early,
-and the updates of the facts that both wrote are compared before the times are. Solved targets are not taken from the
-disk; with `--keep` those of all facts are written there, for runs on the same facts.
+The plain way is the authors': each fact's target is solved for by itself with forwards of the whole model over all
+positions and with all logits; before each layer the rows of each fact run whole; and each layer's system is formed and
+solved as it stands. All settings are the same, no fact stops early, and the updates are compared before the times are.
+With `--keep` the targets of all facts are written to the disk, for runs on the same facts.
 
     python benchmarks/many_facts.py [--facts counterfact.json] [--count 48] [--compared 48] [--plain 4]
     python benchmarks/many_facts.py --count 3 --compared 2 --plain 1 --steps 3     # whether it runs: a minute
 
-Prints a JSON object as its last line: `ratio` is plain / ours in seconds a fact with all steps, the plain way's of the
-first `--plain` facts, ours of the first `--compared`; `seconds_per_fact` is ours of all facts with the editor's own
-settings, by which facts stop early; `one_more_ratio` is what one more fact costs an edit of all, over what it costs
-alone; `ultraedit_facts_per_second` is of one turn of all; `memory_over_model_mb` is the most that was held while all
-facts were written, less what the loaded model and the second moments took.
+The last line is a JSON object: `ratio` is plain / ours in seconds a fact with all steps, the plain way's of the first
+`--plain` facts, ours of the first `--compared`; `seconds_per_fact` is ours of all facts with early stops;
+`one_more_ratio` is what one more fact costs an edit of all, over what it costs alone; `memory_over_model_mb` is the
+most that was held while all facts were written, less what the loaded model and the second moments took.
 """
 
 import argparse
@@ -128,7 +126,6 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     options = arguments()
     lm = load(options.model)
     facts = list(read_facts(options.facts, limit=options.count + MORE, on_error="skip"))

@@ -1,16 +1,15 @@
 """ROME's solve for k* and v*: the plain way and ours, side by side in one run.
 
 The plain way is the textbook one: at each step a forward of the whole model over all positions of all prompts, with all
-logits, and a backward from there; one fact at a time. The prompts, steps, hyper-parameters, precision and number of
-threads are the same, no fact stops early, and the results are compared before the times are.
+logits, and a backward from there; one fact at a time. All settings are the same, no fact stops early, and the results
+are compared before the times are.
 
     python benchmarks/rome.py [--facts counterfact.json] [--count 8]
 
-Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8;
-`operations_ratio` and `operations_ratio_batch` are those of the multiplications in matrix products and attention, which
-is what the times would be if nothing else took any. `ratio_bfloat16` and `ratio_batch_bfloat16` are plain in float32 /
-ours with `value.products=bfloat16`, whose v* is the same but for rounding: `cosine_bfloat16` says by how much, the
-worst of the facts.
+The last line is a JSON object: `ratio` is plain / ours for one fact, `ratio_batch` for one fact in a batch of 8;
+`operations_ratio` and `operations_ratio_batch` count multiplications alone; `ratio_bfloat16` and
+`ratio_batch_bfloat16` are plain in float32 / ours with `value.products=bfloat16`, and `cosine_bfloat16` says how like
+its v* is, the worst of the facts.
 """
 
 import dataclasses
@@ -134,7 +133,6 @@ def operations(solve: Callable[[ValueSettings], object], settings: ValueSettings
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--layer", type=int)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")

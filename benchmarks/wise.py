@@ -1,14 +1,13 @@
 """Editing one fact with `wise_whitened`: the plain way and ours, side by side; and what routing costs in generation.
 
 The plain way is the textbook one: at each step a forward of the whole model over all rows, with all logits, the side
-memory in a hook, and a backward from there. The rows, steps, losses, unrelated prompts, precision and number of threads
-are the same, nothing stops early, and the side memories are compared before the times are. (The unrelated prompts'
-coefficients are taken from the same store by both; a plain implementation would run them anew at each step, too.)
+memory in a hook, and a backward from there. All settings are the same, the unrelated prompts' coefficients come from
+the same store, nothing stops early, and the side memories are compared before the times are.
 
     python benchmarks/wise.py [--facts zsre.json] [--count 4]
 
-Prints a JSON object as its last line: `ratio` is plain / ours for one fact, `generation_ratio` the time to answer
-unrelated prompts with the side memory applied over that without.
+The last line is a JSON object: `ratio` is plain / ours for one fact, `generation_ratio` the time to answer unrelated
+prompts with the side memory applied over that without.
 """
 
 import dataclasses
@@ -106,7 +105,6 @@ def generation(lm: LanguageModel, edit: SideMemoryEdit, runs: int) -> dict[str, 
 
 
 def main() -> None:
-    """Runs the comparison and prints it."""
     parser = parser_of(__doc__)
     parser.add_argument("--facts", default="embedded", help="a data set as `data.path` takes it")
     parser.add_argument("--count", type=int, default=4, help="how many facts")
