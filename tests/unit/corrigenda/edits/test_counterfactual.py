@@ -84,6 +84,6 @@ def test_what_does_not_fit(lm: LanguageModel) -> None:
         refused(ValueError, "do not fit one another, or a negative threshold", dataclasses.replace, edit, **wrong)
     refused(EditRefusedError, "'left' are NaN", dataclasses.replace, edit, left=edit.left * torch.nan)
     other = dataclasses.replace(edit, right=drawn(0, 2, 2, 7))
-    refused(WrongModelError, "layer 1: the counterfactual edit adds 7 numbers", other.apply, lm)
+    refused(WrongModelError, "layer 1: the counterfactual edit.s values have 7 numbers", other.apply, lm)
     with edit.applied(lm), pytest.raises(ValueError, match="words in the prompt; call the model with input_ids"):
         lm.model(inputs_embeds=torch.zeros(1, 3, tiny.WIDTH))
