@@ -94,6 +94,11 @@ class Architecture:
                 "take the neurons' editors, or a causal model"
             )
 
+    def require_decoder(self, what: str) -> None:
+        """Refuses what is learned at tokens of a causal model's prompt elsewhere: both of the checks above."""
+        self.require_one_text(what)
+        self.require_causal(what)
+
     @property
     def goes_on(self) -> bool:
         """Whether a forward can go on from the middle of a row: what follows there changes nothing before it."""

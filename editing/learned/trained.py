@@ -73,8 +73,7 @@ class Trained:
             UnsupportedModelError: the model is a masked one or an encoder-decoder, or a layer is a mixture of experts,
                 or layers differ in shape.
         """
-        lm.architecture.require_causal(self.name)
-        lm.architecture.require_one_text(self.name)
+        lm.architecture.require_decoder(self.name)
         layers = self.resolved_layers(lm)
         for layer in layers:
             if lm.architecture.experts(layer):

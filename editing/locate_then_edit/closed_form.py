@@ -157,8 +157,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
             IndexError: the model has no such layer.
             ValueError: a layer is named twice, or is the last where a block's output is solved for.
         """
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         require_writable(lm, self.resolved_layers(lm))
         self._contexts(lm)
         self.moments(lm)
@@ -182,8 +181,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
             ValueError: as in `prepare`; or C is singular, and there is no ridge.
         """
         require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layers = self.resolved_layers(lm)
         require_one_kind(lm, layers)
         require_writable(lm, layers)
@@ -272,8 +270,7 @@ class ClosedForm(Extendable[ClosedFormEdit]):
             EditRefusedError: a fact asks for an erasure, or is too long.
         """
         require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layers = self.resolved_layers(lm)
         for layer in layers:
             _ = lm.memory(layer).d_ffn  # an entry is a key and a value of one memory, which a mixture has not

@@ -139,8 +139,7 @@ class Rome(OneLayer):
         Raises:
             IndexError: the model has no such layer.
         """
-        lm.architecture.require_one_text("ROME")
-        lm.architecture.require_causal("ROME")
+        lm.architecture.require_decoder("ROME")
         layer = self.resolved_layer(lm)
         require_writable(lm, [layer])
         self._contexts(lm)
@@ -159,8 +158,7 @@ class Rome(OneLayer):
             IndexError: the model has no such layer.
         """
         require_targets("ROME", facts)
-        lm.architecture.require_one_text("ROME")
-        lm.architecture.require_causal("ROME")
+        lm.architecture.require_decoder("ROME")
         layer = self.resolved_layer(lm)
         require_writable(lm, [layer])
         prefixes = self._contexts(lm)

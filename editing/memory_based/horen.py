@@ -95,8 +95,7 @@ class Horen(OneLayer, Extendable[HopfieldEdit]):
             IndexError: the model has no such layer.
         """
         require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layer = self.resolved_layer(lm)
         own = check_previous(self.name, lm, [layer], previous, HopfieldEdit)
         state = HorenState(()) if own is None else state_of(self.name, own, HorenState)

@@ -112,8 +112,7 @@ class Memoir(OneLayer, Extendable[MaskedMemoryEdit]):
             IndexError: the model has no such layer.
         """
         require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layer = self.resolved_layer(lm)
         memory = lm.memory(layer)
         active = max(1, round(self.active * memory.d_ffn))

@@ -207,8 +207,7 @@ def gate_named(editor: Retrieving, lm: LanguageModel) -> Gate | None:
     """
     if editor.encoder != STATES:
         return None
-    lm.architecture.require_one_text(f"{editor.name} with encoder={STATES}")
-    lm.architecture.require_causal(f"{editor.name} with encoder={STATES}")
+    lm.architecture.require_decoder(f"{editor.name} with encoder={STATES}")
     gate = gate_of(lm) if editor.gate is None else Gate.load(editor.gate)
     gate.require(lm)
     return gate

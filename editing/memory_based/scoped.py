@@ -239,8 +239,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
 
     def _require(self, lm: LanguageModel) -> int:
         """The layer, where it can be used in a model."""
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layer = self.resolved_layer(lm)
         if layer == lm.n_layers - 1:
             raise SettingsError(

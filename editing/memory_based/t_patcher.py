@@ -134,8 +134,7 @@ class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
             UnsupportedModelError: the layer is a mixture of experts, or its activation is not known.
         """
         require_targets(self.name, facts)
-        lm.architecture.require_one_text(self.name)
-        lm.architecture.require_causal(self.name)
+        lm.architecture.require_decoder(self.name)
         layer = self.resolved_layer(lm)
         memory = lm.memory(layer)
         _ = memory.d_ffn  # which a mixture has not

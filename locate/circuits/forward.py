@@ -230,8 +230,7 @@ def graph_of(lm: LanguageModel, ids: list[int]) -> Graph:
     attention and its FFN add.
     """
     what = "a circuit"
-    lm.architecture.require_one_text(what)
-    lm.architecture.require_causal(what)
+    lm.architecture.require_decoder(what)
     if lm.routing.active:
         raise UnsupportedModelError(f"{what} needs weights that do not depend on the prompt; revert the routed edits")
     batch, seen = lm.batch([ids]), list[Tensor]()

@@ -144,8 +144,7 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
         Raises:
             IndexError: the model has no such layer.
         """
-        lm.architecture.require_one_text("WISE")
-        lm.architecture.require_causal("WISE")
+        lm.architecture.require_decoder("WISE")
         if self.prefixes:
             contexts(lm, self.prefix_lengths, self.text, self.seed)
         Coordinates.of(lm, self.resolved_layer(lm), self)
@@ -163,8 +162,7 @@ class Wise(WiseSettings, Extendable[SideMemoryEdit]):
             IndexError: the model has no such layer.
         """
         require_targets("WISE", facts)
-        lm.architecture.require_one_text("WISE")
-        lm.architecture.require_causal("WISE")
+        lm.architecture.require_decoder("WISE")
         layer = self.resolved_layer(lm)
         own = check_previous("WISE", lm, [layer], previous, SideMemoryEdit)
         state = None if own is None else self._state(own)
