@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from corrigenda import Fact
-from corrigenda.system.files import write_json, write_tensors
+from corrigenda.system.files import digest_of, write_json, write_tensors
 from corrigenda.system.plain_data import read_json
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ class SavedResult:
         fields = {f.name: _written(getattr(self, f.name), f.name, tensors) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         path = Path(folder) / f"{self._file}.safetensors"
         write_tensors(path, tensors)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        write_json(path.with_suffix(".json"), {**fields, "tensors_sha256": digest})  # last: with it all is there
+        # Last: with it all is there.
+        write_json(path.with_suffix(".json"), {**fields, "tensors_sha256": digest_of(path)})
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -61,7 +60,7 @@ class SavedResult:
             fields = dict(read_json(path))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from None
-        if hashlib.sha256(tensors.read_bytes()).hexdigest() != fields.pop("tensors_sha256", None):
+        if digest_of(tensors) != fields.pop("tensors_sha256", None):
             raise ValueError(f"{tensors} is damaged: its SHA-256 is not the one that {path.name} names")
         try:
             found: Self = _read(cls, fields, "", load_file(tensors))

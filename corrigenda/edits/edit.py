@@ -193,7 +193,7 @@ class Edit(ABC):
         description = {
             "format": FORMAT,
             "kind": self.kind,
-            "tensors_sha256": digest_of(path, hashlib.sha256()),
+            "tensors_sha256": digest_of(path),
             "settings": self._settings(),
             "origin": origin,
         }
@@ -239,7 +239,7 @@ class Edit(ABC):
         tensors_path = folder / "edit.safetensors"
         if not tensors_path.is_file():
             raise FileNotFoundError(f"{folder} holds half an edit: {tensors_path.name} is missing")
-        if digest_of(tensors_path, hashlib.sha256()) != description.get("tensors_sha256"):
+        if digest_of(tensors_path) != description.get("tensors_sha256"):
             raise ValueError(f"{tensors_path} is damaged: its SHA-256 is not the one that {path.name} names")
         try:
             tensors = load_file(tensors_path)

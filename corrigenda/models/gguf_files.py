@@ -183,6 +183,6 @@ def _digest(path: Path) -> str:
             return str(known["sha256"])
     except (OSError, ValueError, LookupError, TypeError):
         pass  # not looked at yet
-    found = digest_of(path, hashlib.sha256())
+    found = digest_of(path)
     write_json(note, {"stamp": stamp, "sha256": found})
     return found

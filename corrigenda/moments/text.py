@@ -18,7 +18,7 @@ from corrigenda.forward.generation import decode, sampler
 from corrigenda.language_model import LanguageModel
 from corrigenda.prompts import encode_plain, specials
 from corrigenda.settings.checked import AtLeastOne, Seed, checked
-from corrigenda.system.files import cache_folder, expanded, read_kept, write_checked
+from corrigenda.system.files import cache_folder, digest_of, expanded, read_kept, write_checked
 from corrigenda.system.progress import track
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Text:
         if source == "shipped":
             source = f"shipped-{hashlib.sha256(shipped_text().encode()).hexdigest()[:8]}"
         elif self._is_file:
-            source = hashlib.sha256(expanded(source).read_bytes()).hexdigest()[:16]
+            source = digest_of(expanded(source))[:16]
         top_k = "" if self.top_k is None else f"-top{self.top_k}"
         before = "".join(f"-after{token}" for token in specials(lm.tokenizer))
         return f"{source.replace('/', '--')}-{self.tokens}x{self.length}-{self.seed}{top_k}{before}"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from corrigenda.system.files import write_text
+from corrigenda.system.files import digest_of, write_text
 
 RECORDS = ("cases", "retention")
 """The records of a run that are cases."""
@@ -164,7 +164,7 @@ def _record_of(line: bytes) -> tuple[dict[str, Any] | None, str]:
 def write_digests(folder: Path) -> None:
     """Notes the digests of a run's records, so that a change of them is noticed."""
     names = [f"{name}.jsonl" for name in RECORDS if (folder / f"{name}.jsonl").is_file()]
-    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    lines = [f"{digest_of(folder / name)}  {name}\n" for name in names]
     write_text(folder / DIGESTS, "".join(lines))
 
 
@@ -177,7 +177,7 @@ def check_digest(folder: Path, of: str) -> bool:
     digests, lines = folder / DIGESTS, folder / f"{of}.jsonl"
     if of not in RECORDS or not (digests.is_file() and lines.is_file() and (folder / "summary.json").is_file()):
         return False
-    found = f"{hashlib.sha256(lines.read_bytes()).hexdigest()}  {lines.name}"
+    found = f"{digest_of(lines)}  {lines.name}"
     if found.encode() not in digests.read_bytes().split(b"\n"):
         raise ValueError(f"{lines}: damaged (the records are not those that were written)")
     return True

@@ -149,8 +149,9 @@ def _digest(path: Path) -> str:
     return digest_of(path, xxhash.xxh3_128()) if path.is_file() else ""
 
 
-def digest_of(path: Path, digest: Any) -> str:
-    """The digest of a file, in hexadecimal, by a fresh one of `hashlib` or `xxhash`; read piece by piece."""
+def digest_of(path: Path, digest: Any = None) -> str:
+    """The digest of a file, in hexadecimal: its SHA-256, or by a fresh one of `xxhash`; read piece by piece."""
+    digest = digest or hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(2**20):
             digest.update(piece)

@@ -4,7 +4,6 @@ No average is taken over from a submission. Its values are worked out from its r
 knows of the same facts and the same model.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from corrigenda.data.requests import reports_together, select_active
 from corrigenda.errors import CorrigendaError
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.store import Store, StoredRun
+from corrigenda.system.files import digest_of
 from corrigenda.system.plain_data import MOST_YAML, read_json, yaml_text
 from eval.evaluation import NOT_FINITE, Case, Evaluation
 from eval.leaderboard.entries import definitions_of, table_key
@@ -52,7 +52,7 @@ def add_submission(path: Path, store: Store) -> Path:
         submission = read_json(path)
     except ValueError as error:
         raise SubmissionError(str(path), [f"not JSON of plain values: {error}"]) from None
-    number = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    number = digest_of(path)[:16]
     cases, peer = validate(submission, store.runs(), str(path))
     folder = RunFolder(store.root / "submissions" / number)
     if (folder.path / "summary.json").is_file():
