@@ -8,7 +8,6 @@ from eval.evaluation import NOT_FINITE, Case
 from eval.leaderboard.boards import Cell, Row, Test
 from eval.leaderboard.columns import NOT_EDITING, Column, columns, one_value
 from eval.metrics import METRICS
-from eval.metrics.metric import Combine
 from eval.metrics.run_figures import MEMORY, SECONDS
 from eval.statistics.comparison import Comparison, compare
 from eval.statistics.paired import holm
@@ -96,7 +95,8 @@ def _compared(left: Row, right: Row, column: Column) -> Comparison | None:
     if column.key == SECONDS.key:  # facts of one edit have one time; of two rows the one with fewer edits says which
         fewer = min(sides, key=lambda side: len(set(side.values())))
         subjects = dict(fewer)
-    return compare(sides[0], sides[1], subjects, _combine(column.key))
+    metric = METRICS.find(column.key)
+    return compare(sides[0], sides[1], subjects, None if metric is None else metric.combine)
 
 
 def _value(case: Case, key: str) -> tuple[float, ...] | None:
@@ -104,11 +104,6 @@ def _value(case: Case, key: str) -> tuple[float, ...] | None:
         return None if case.seconds is None else (case.seconds,)
     metric = METRICS.find(key)
     return None if metric is None else metric.figures(case.after.values)
-
-
-def _combine(key: str) -> Combine | None:
-    metric = METRICS.find(key)
-    return None if metric is None else metric.combine
 
 
 def marked(row: Row, rows: Sequence[Row], tests: Sequence[Test], mode: str, ranked_by: str) -> Row:
