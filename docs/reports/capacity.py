@@ -1,7 +1,4 @@
-"""docs/capacity.md: how many bits edits hold, over made facts, by the number of facts in one edit.
-
-Ways that --ways does not name stay as the data file has them.
-"""
+"""docs/capacity.md: how many bits edits hold, over made facts, by the number of facts in one edit."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""docs/circuits.md: how faithful circuits of known facts are, by the way in which their edges are scored.
-
-The facts are the first of a file that the model knows and that have a counterfactual. What is done when the time is up
-is kept in the work folder.
-"""
+"""docs/circuits.md: how faithful circuits of known facts are, by the way in which their edges are scored."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,8 +1,7 @@
 """docs/frontier.md: however it is asked, and nothing else: what editors say on paraphrases against what they leave.
 
-Each row is an ordinary run of run.py, in one edit, in a store: what is finished is not done again. The curves come
-from one run of `scoped` whose gate is open wherever a prompt names the subject: what an entry says there is known of
-each probe, and so is what the unedited model says; where a gate opens at a threshold follows from its scores.
+Each row is an ordinary run of run.py, in one edit, in a store. The curves come from one run of `scoped` whose gate is
+open wherever a prompt names the subject: where a gate opens at a threshold follows from its scores.
 """
 
 import random

@@ -19,9 +19,10 @@ from itertools import product
 from pathlib import Path
 
 from options import FILES, OUTPUTS, ROOT, asking, deadline_of
+from runs import finished
 
 from corrigenda.runs.records import records_in
-from corrigenda.runs.store import Store, StoredRun
+from corrigenda.runs.store import Store
 from corrigenda.system.files import write_json
 
 EDITORS: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ def main() -> None:
     undisturbed, killed = options.store / "undisturbed", options.store / "killed"
     done = {
         (*(run.config["choices"][key] for key in ("editor", "data")), run.config["seed"])
-        for run in finished(undisturbed)
+        for run in finished(Store(undisturbed))
     }
     for overrides in (overrides for key, overrides in runs.items() if key not in done):
         in_time(deadline)
@@ -57,7 +58,7 @@ def main() -> None:
     moments = random.Random(options.seed)
     total = len(combinations) * options.facts
     kill_at = sorted(moments.sample(range(1, total), KILLS))
-    while len(finished(killed)) < len(combinations):
+    while len(finished(Store(killed))) < len(combinations):
         in_time(deadline)
         wanted = next((place for place in kill_at if place > (kills[-1] if kills else 0)), None)
         count = sweep(killed, options.facts, combinations, wanted, deadline)
@@ -92,10 +93,6 @@ def count(store: Path) -> int:
     """The cases that are on the disk."""
     folders = {path.parent for path in store.rglob("cases.jsonl")}
     return sum(len(list(records_in(folder))) for folder in folders)
-
-
-def finished(store: Path) -> list[StoredRun]:
-    return [run for run in Store(store).runs() if run.state == "finished"]
 
 
 def in_time(deadline: float) -> None:

@@ -1,7 +1,6 @@
 """docs/learned.md: how the networks of editors that learn to edit learned, on facts that they were not trained on.
 
-`corrigenda train` trains a network and keeps its learning curve in the network's file. What trained editors then do is
-read from a store of ordinary runs, beside other editors' runs on the same facts.
+The curves lie in the networks' files. What trained editors then do is read from a store of ordinary runs.
 """
 
 import json

@@ -1,8 +1,7 @@
 """docs/lists.md: what builds of long lists hold, say and leave, and what they take.
 
-Each build is an ordinary `job=build` of run.py, of the first so many facts of one list, in one folder for each way: a
-longer one solves what the shorter one did not. What is built is not built again. Editors that cannot keep a list edit
-those of the facts that are in force at once.
+Each build is an ordinary `job=build`, in one folder for each way: a longer one solves what the shorter one did not.
+Editors that cannot keep a list edit those of the facts that are in force at once.
 """
 
 import shutil

@@ -1,9 +1,7 @@
 """docs/many_facts.md: hundreds of facts in one model: which editor, for how many?
 
-Facts are edited in batches, one batch after another, by the sequential protocol. Each method's sequence is an ordinary
-run of run.py, in a process of its own, in a store. What the data file has and the store has not is kept, with the
-settings that were chosen, so that a method or an order can be added where the store of the others is gone (with
---lacking nothing is run again that the file has).
+Facts are edited in batches, by the sequential protocol, by an ordinary run of run.py for each method. What the data
+file has and the store has not is kept (with --lacking nothing is run again that the file has).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,7 @@
 """docs/neurons.md: do knowledge neurons hold the fact?
 
-The two effects of Dai et al. 2022 (section 4.3) on facts of PARAREL that the model knows: suppressing a fact's neurons
-lowers the right answer's probability, and enhancing them raises it, more than the same with as many random neurons, or
-with the most active ones, of the same layers. It also compares locators, updates values, and says in which layers the
-neurons lie.
+Suppressing and enhancing them (Dai et al. 2022, section 4.3), beside as many random ones, or the most active ones, of
+the same layers; and locators, updated values, and the layers in which they lie.
 """
 
 import time

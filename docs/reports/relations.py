@@ -1,9 +1,7 @@
 """docs/relations.md: in how many relations is the way from subject to object an affine map?
 
-Each relation of the authors' files (Hernandez et al. 2024, "Linearity of Relation Decoding in Transformer Language
-Models") by itself: faithfulness and causality with their controls, and whether faithfulness goes with the model's own
-accuracy over relations, as they report. What is done when the time is up is in the data; the page says which relations
-were not run.
+Of each of the authors' files (Hernandez et al. 2024) faithfulness and causality with their controls. What is done when
+the time is up is in the data.
 """
 
 from contextlib import suppress

@@ -1,7 +1,6 @@
 """docs/sequential.md: many edits, made one after another, and what is left of each edit and of the model.
 
-Every method edits the same facts in the same order and is scored by the sequential protocol. Each time the first
-command ends it writes the data of what is there so far. 300 edits take hours on two CPU cores.
+Each time the first command ends it writes the data of what is there so far. 300 edits take hours on two CPU cores.
 """
 
 import itertools

@@ -1,9 +1,8 @@
 """docs/tradeoff.md: what memories beside a layer answer rightly, against what they answer wrongly.
 
 GRACE (over its radius) and the two WISE (over the threshold) learn zsRE facts one after another. As many trials choose
-each editor's settings; then come the curves, on other facts. Each point of a curve is the same learned memory with
-another radius or threshold: how much of the edits and of their paraphrases is answered as asked, and in how many
-prompts that nobody edited the memory answers. An editor's trials that are in the data file are not made again.
+each editor's settings; then come the curves, on other facts: each point is the same learned memory with another radius
+or threshold. An editor's trials that are in the data file are not made again.
 """
 
 import itertools
