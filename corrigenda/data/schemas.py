@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from corrigenda.data import (
 )
 from corrigenda.data.fields import Record
 from corrigenda.facts import Fact
+from corrigenda.settings.declarations import module_named
 from corrigenda.text.display import shortened
 
 
@@ -147,12 +147,7 @@ def name_of(schema: Schema) -> str:
 def _from_outside(target: str) -> Schema:
     """The schema that a dotted path names; a function from a record to its fact stands for one."""
     module, _, attribute = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the file is there, and something that it imports is not
-        raise ValueError(f"schema {target}: there is no module {error.name!r}; is its folder on PYTHONPATH?") from None
+    found = getattr(module_named(module, f"schema {target}"), attribute, None)
     if not callable(found):
         raise ValueError(f"schema {target}: {module} has no function {attribute} from a record to a Fact")
     return found if isinstance(found, Schema) else Schema(found, frozenset(), "id")

@@ -5,6 +5,7 @@ import importlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 
 def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
@@ -21,6 +22,16 @@ def declared_classes(root: Path, paths: Iterable[Path]) -> dict[str, str]:
                     case ast.Call(func=ast.Name(id="register"), args=[ast.Constant(value=str(name)), *_]):
                         declared[name] = f"{module}.{node.name}"  # type: ignore[attr-defined]
     return declared
+
+
+def module_named(name: str, asked: str) -> ModuleType:
+    """The module that a user names; `asked` is what asked for it. Raises ValueError: there is none."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the file is there, and something that it imports is not
+        raise ValueError(f"{asked}: there is no module {error.name!r}; is its folder on PYTHONPATH?") from None
 
 
 def class_at(path: str) -> type:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -11,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corrigenda.settings.declarations import module_named
 from corrigenda.system.plain_data import read_yaml
 from corrigenda.text.names import alternatives
 from jobs.shared.registry import classes
@@ -71,13 +71,8 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
     module, _, attribute = (target or classes()[name]).rpartition(".")
     if not module:
         raise ValueError(f"job._target_={target}: this is not the dotted path of a class (package.module.Class)")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the file is there, and something that it imports is not
-        asked = f"job.name={name}" if target is None else f"job._target_={target}"
-        raise ValueError(f"{asked}: there is no module {error.name!r}; is its folder on PYTHONPATH?") from None
+    asked = f"job.name={name}" if target is None else f"job._target_={target}"
+    found = getattr(module_named(module, asked), attribute, None)
     if not (isinstance(found, type) and issubclass(found, (Job, StoreJob))):
         raise ValueError(
             f"job._target_={target}: {module} has no class {attribute} derived from jobs.Job or jobs.StoreJob"

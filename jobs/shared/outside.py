@@ -14,7 +14,6 @@ Nothing of a package is imported for this. This file is light: it is imported be
 """
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from corrigenda.settings.configuration import configuration as of_class
-from corrigenda.settings.declarations import class_at
+from corrigenda.settings.declarations import class_at, module_named
 from editing.registry import EDITORS, ENTRY_POINTS
 from jobs.shared.registry import classes, declaration
 
@@ -111,11 +110,4 @@ def import_plugins(names: Iterable[str]) -> None:
         ValueError: there is no such module.
     """
     for name in names:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # the file is there, and something that it imports is not
-            raise ValueError(
-                f"plugins={name}: there is no module {error.name!r}; Python looks in {os.getcwd()} and on PYTHONPATH"
-            ) from None
+        module_named(name, f"plugins={name}")
