@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
@@ -39,7 +40,7 @@ class FactSet(Sequence[Fact]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "facts", tuple(self.facts))
         object.__setattr__(self, "skipped", tuple(self.skipped))
-        repeated = _first_repeated(fact.id for fact in self.facts)
+        repeated = next((id_ for id_, n in Counter(fact.id for fact in self.facts).items() if n > 1), None)
         if repeated is not None:
             raise ValueError(f"fact set {self.name!r} has two facts with the id {repeated!r}; ids must be unique")
 
@@ -92,12 +93,3 @@ class FactSet(Sequence[Fact]):
 def _digest(values: Any) -> str:
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def _first_repeated(ids: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for value in ids:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None
