@@ -6,7 +6,7 @@ the prompt and its paraphrases, and how the model goes on where its answers shou
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from corrigenda import Fact, load
 from corrigenda.errors import SettingsError
@@ -74,19 +74,6 @@ def questions_of(fact: Fact, via: Via, max_tokens: int, kept_tokens: int) -> Ite
         yield ServedPrompt(prompt, True, max_tokens if via == "chat" else kept_tokens, False)
 
 
-class Asked(Protocol):
-    """A model that can be asked."""
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What makes it the same one, asked in the same way."""
-        ...
-
-    def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """Asks; `keep` is told of each answer when it has come, and `doing` is for the progress."""
-        ...
-
-
 @dataclass(frozen=True)
 class Served:
     """A model behind a server."""
@@ -95,11 +82,14 @@ class Served:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Its address and what it is sent."""
+        """What makes it the same one, asked in the same way: its address and what it is sent."""
         return {"address": self.server.address, **self.server.sends}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`. Raises ServerError: there is no answer; those that came before were kept."""
+        """Asks; `keep` is told of each answer when it has come, and `doing` is for the progress.
+
+        Raises ServerError: there is no answer; those that came before were kept.
+        """
         requests = {question: question.request(self.server.via) for question in questions}
         self.server.ask(requests, keep, doing, bar=True)
 
@@ -122,7 +112,7 @@ class Loaded:
         return {"fingerprint": self._lm.fingerprint, "dtype": str(self._lm.dtype), "via": self._via}
 
     def ask(self, questions: Sequence[ServedPrompt], keep: Callable[[ServedPrompt, str], None], doing: str) -> None:
-        """As `Asked`. Raises ContextLengthError: a prompt is longer than it reads."""
+        """As `Served`. Raises ContextLengthError: a prompt is longer than it reads."""
         lm = self._lm
         prompts = [self._tokens(question.prompt) for question in questions]
         limits = [question.max_tokens for question in questions]

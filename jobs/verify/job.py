@@ -29,7 +29,7 @@ from corrigenda.text.display import on_one_line, printable
 from editing.editor import require_targets
 from eval.verification.page import page
 from eval.verification.report import FORMAT, report_of
-from eval.verification.served import Answers, Asked, Loaded, Served, ServedPrompt, verified
+from eval.verification.served import Answers, Loaded, Served, ServedPrompt, verified
 from jobs.shared.acceptance import AcceptSettings, judge, say_verdict
 from jobs.shared.base import override_names, say, wide_console
 from jobs.shared.data import read_data
@@ -178,7 +178,7 @@ def _before(
 
 
 def _answers(
-    model: Asked, questions: Sequence[ServedPrompt], asked: VerifySettings, scratch: list[Path], anew: bool
+    model: Served | Loaded, questions: Sequence[ServedPrompt], asked: VerifySettings, scratch: list[Path], anew: bool
 ) -> Answers:
     """The answers of one model; each is on the disk when it has come, and what is there is not asked again.
 
