@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -95,18 +95,11 @@ class Rows:
         return len(self.ids)
 
     def __add__(self, other: Rows) -> Rows:
-        return Rows(
-            self.ids + other.ids,
-            self.prompts + other.prompts,
-            self.coefficients + other.coefficients,
-            self.states + other.states,
-            self.decided + other.decided,
-        )
+        return Rows(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
     def pick(self, rows: Sequence[int]) -> Rows:
         """Some of the rows."""
-        parts = (self.ids, self.prompts, self.coefficients, self.states, self.decided)
-        return Rows(*(tuple(part[row] for row in rows) for part in parts))  # type: ignore[arg-type]
+        return Rows(*(tuple(getattr(self, part.name)[row] for row in rows) for part in fields(self)))
 
     def outlier(self, row: int) -> bool:
         """Whether the state at the last token of a row's prompt, which its answer is learned at, is an outlier."""
