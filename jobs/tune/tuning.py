@@ -235,8 +235,11 @@ class Tuning:
     ) -> float:
         conf, name = self._conf, self._name
         editor = str(stored_config(self.folder.path, str(self.folder.path)).choices["editor"])
-        facts, told = self.folder.path / FACTS, self._told(best, trials)
-        own, fixed = self.config.editor, self._fixed()
+        told = (
+            f"trial {best['number']} of {len(trials)}, mode={self.config.mode}, {len(self.facts)} facts of "
+            f"{self.facts.name}; {_objective_of(trials)}: {best['value']:.3f}"
+        )
+        facts, own, fixed = self.folder.path / FACTS, self.config.editor, self._fixed()
         path = write_tuned(conf, name, self.config.model, own, editor, best["settings"], facts, told, fixed)
         found = {
             "editor": instantiate(self.config.editor).name,
@@ -262,12 +265,6 @@ class Tuning:
         say(f"what was tried: {self.folder.path / 'tuning.md'}")
         say(f"later runs take it: {found['later']} {setting('data.disjoint_from', self.folder.path)}")
         return float(best["value"])
-
-    def _told(self, best: Mapping[str, Any], trials: list[dict[str, Any]]) -> str:
-        return (
-            f"trial {best['number']} of {len(trials)}, mode={self.config.mode}, {len(self.facts)} facts of "
-            f"{self.facts.name}; {_objective_of(trials)}: {best['value']:.3f}"
-        )
 
 
 def _objective_of(trials: Sequence[Mapping[str, Any]]) -> str:
