@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import tiny
 import torch
+from by_hooks import changed_input
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -45,16 +46,15 @@ def probability(
     ids, at, wanted = row
     seen: list[Tensor] = []
 
-    def hook(_module: object, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        flat = args[0].reshape(-1, args[0].shape[-1]).clone()  # one row; OPT has no batch dimension here
+    def put(entered: Tensor) -> Tensor:
+        flat = entered.reshape(-1, entered.shape[-1]).clone()  # one row; OPT has no batch dimension here
         seen.append(flat[at].detach())
         if coefficients is not None:
             flat[at] = coefficients
-        return (flat.view_as(args[0]),)
+        return flat.view_as(entered)
 
-    handle = lm.architecture.values(layer).register_forward_pre_hook(hook)
-    logits = lm.model(input_ids=torch.tensor([ids])).logits[0, at]
-    handle.remove()
+    with changed_input(lm.architecture.values(layer), put):
+        logits = lm.model(input_ids=torch.tensor([ids])).logits[0, at]
     return logits.log_softmax(-1).gather(1, torch.tensor(wanted)[:, None]).sum().exp(), seen[0]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import tiny
 import torch
+from by_hooks import changed
 from torch import Tensor
 
 import editing.locate_then_edit.moments
@@ -102,18 +103,15 @@ def plain(lm: LanguageModel, fact: Fact, rome: Rome) -> tuple[Tensor, Tensor]:
     def run(text: str, at: int, target: Sequence[int], delta: Tensor) -> Tensor:
         ids = lm.tokenizer(text)["input_ids"] + list(target)
 
-        def add(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            coefficients, flat = args[0].reshape(len(ids), -1), output.reshape(len(ids), -1)
+        def add(entered: Tensor, output: Tensor) -> Tensor:
+            coefficients, flat = entered.reshape(len(ids), -1), output.reshape(len(ids), -1)
             seen["key"], seen["value"] = coefficients[at].detach(), flat[at].detach()
             mask = torch.zeros(len(ids), 1)
             mask[at] = 1
             return (flat + mask * delta).view_as(output)
 
-        handle = module.register_forward_hook(add)
-        try:
+        with changed(module, add):
             return lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        finally:
-            handle.remove()
 
     def at(prompt: str) -> int:
         if rome.position == "relation":

@@ -1,7 +1,9 @@
 """What the tests of side memories share."""
 
+from contextlib import nullcontext
+
 import torch
-from by_hooks import coefficients
+from by_hooks import changed, coefficients, logits
 from edits_parts import origin
 from torch import Tensor
 
@@ -54,8 +56,8 @@ def routed(kind: str, lm: LanguageModel) -> tuple[RoutedEdit, list[bool]]:
 def by_hand(lm: LanguageModel, edit: RoutedEdit, ids: list[int], n_prompt: int, answers: bool) -> Tensor:
     """Logits (position, vocabulary) of one unpadded row with the edit done by a hook of our own."""
 
-    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        coefficients, new = args[0].reshape(len(ids), -1), output.reshape(len(ids), -1).clone()
+    def change(entered: Tensor, output: Tensor) -> Tensor:
+        coefficients, new = entered.reshape(len(ids), -1), output.reshape(len(ids), -1).clone()
         if isinstance(edit, SideMemoryEdit):
             new[1:] += coefficients[1:] @ edit.deltas[0]
         elif isinstance(edit, CodebookEdit):
@@ -63,12 +65,8 @@ def by_hand(lm: LanguageModel, edit: RoutedEdit, ids: list[int], n_prompt: int, 
             new[n_prompt - 1 :] = edit.values[(edit.keys - last).norm(dim=1).argmin()]
         return new.view(output.shape)
 
-    handle = lm.architecture.values(LAYER).register_forward_hook(hook) if answers else None
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
-    if handle is not None:
-        handle.remove()
-    return logits
+    with changed(lm.architecture.values(LAYER), change) if answers else nullcontext():
+        return logits(lm, ids)
 
 
 def greedy_by_hand(lm: LanguageModel, edit: RoutedEdit, prompt: str, answers: bool, n: int) -> list[int]:

@@ -3,6 +3,7 @@ import random
 import pytest
 import tiny
 import torch
+from by_hooks import entering
 from malformed_parts import refused
 from prompts_parts import SHARING, TOLERANCE, assert_equal_recordings, distance, framed
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
@@ -128,13 +129,10 @@ def test_shared_recording_within_limits(family: str) -> None:
 
 def test_shared_tokens_run_once(lm: LanguageModel) -> None:
     rows = SHARING["two heads and a loner"]
-    ran: list[tuple[int, ...]] = []
-    handle = lm.architecture.block(0).register_forward_pre_hook(
-        lambda _module, args, kwargs: ran.append(tuple((args or tuple(kwargs.values()))[0].shape[:2])), with_kwargs=True
-    )
-    record_shared(lm, lm.batch(rows), layers=[]).record([])
-    handle.remove()
-    assert ran == [(2, 7), (5, 4)]  # two heads; of each row what is its own, the loner's four tokens the most
+    with entering(lm.architecture.block(0)) as ran:
+        record_shared(lm, lm.batch(rows), layers=[]).record([])
+    # Two heads; of each row what is its own, the loner's four tokens the most.
+    assert [states.shape[:2] for states in ran] == [(2, 7), (5, 4)]
 
 
 def test_partial_forward_from_a_shared_recording() -> None:

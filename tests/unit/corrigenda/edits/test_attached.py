@@ -1,13 +1,15 @@
 """Entries beside the weights: who speaks, where, how much, and for how long; against the formula by hand."""
 
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import tiny
 import torch
 from batch_parts import distance
-from by_hooks import coefficients
+from by_hooks import changed, coefficients, logits
 from edits_parts import origin
 from torch import Tensor
 
@@ -53,26 +55,21 @@ def attached(
 def by_hand(lm: LanguageModel, edit: AttachedEdit, ids: list[int], n_prompt: int) -> Tensor:
     """Logits (position, vocabulary) of one row: f(q k^T / sqrt(d_k) - t) v in float64, by hooks of our own."""
 
-    def hook_of(layer: AttachedLayer) -> object:
-        def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            m, new = args[0].reshape(len(ids), -1).double(), output.reshape(len(ids), -1).clone()
-            d_k = layer.keys.shape[1]
-            u = (m - layer.mean.double()) @ layer.projection.double()
-            q = d_k**0.25 * u / u.norm(dim=1, keepdim=True)
-            k = d_k**0.25 * layer.keys.double()
-            excess = q @ k.T / d_k**0.5 - layer.thresholds.double()
-            f = (excess > 0).double() if layer.activation == "step" else excess.relu()
-            new[:n_prompt] += (f @ layer.values.double())[:n_prompt].to(new)
-            return new.view(output.shape)
+    def speak(layer: AttachedLayer, m: Tensor, output: Tensor) -> Tensor:
+        m, new = m.reshape(len(ids), -1).double(), output.reshape(len(ids), -1).clone()
+        d_k = layer.keys.shape[1]
+        u = (m - layer.mean.double()) @ layer.projection.double()
+        q = d_k**0.25 * u / u.norm(dim=1, keepdim=True)
+        k = d_k**0.25 * layer.keys.double()
+        excess = q @ k.T / d_k**0.5 - layer.thresholds.double()
+        f = (excess > 0).double() if layer.activation == "step" else excess.relu()
+        new[:n_prompt] += (f @ layer.values.double())[:n_prompt].to(new)
+        return new.view(output.shape)
 
-        return hook
-
-    handles = [lm.architecture.values(one.layer).register_forward_hook(hook_of(one)) for one in edit.layers]
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
-    for handle in handles:
-        handle.remove()
-    return logits
+    with ExitStack() as stack:
+        for one in edit.layers:
+            stack.enter_context(changed(lm.architecture.values(one.layer), partial(speak, one)))
+        return logits(lm, ids)
 
 
 @pytest.mark.parametrize("activation", ["step", "relu"])
@@ -110,8 +107,8 @@ def test_no_entries_and_silent_prompts_are_bit_for_bit_the_base(dtype: torch.dty
             assert torch.equal(forward_logits(lm, spoken), before)
         assert "no entries" in none.describe()
     with edit.applied(lm):
-        for one, logits in zip(silent, before_silent, strict=True):
-            assert torch.equal(forward_logits(lm, one), logits)
+        for one, same in zip(silent, before_silent, strict=True):
+            assert torch.equal(forward_logits(lm, one), same)
         after = forward_logits(lm, spoken)
         assert after.dtype == dtype
         assert distance(after.float(), before.float()) > 1e-2

@@ -1,11 +1,11 @@
 """Edits that scale coefficients: what they compute, that they leave nothing behind, and what they refuse."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import pytest
 import tiny
 import torch
+from by_hooks import changed_input
 from edits_parts import origin
 from torch import Tensor
 
@@ -68,20 +68,17 @@ def test_edits_multiply(lm: LanguageModel) -> None:
 # -- where the answer is predicted only
 
 
-@contextmanager
-def scaled_by_hand(lm: LanguageModel, at: list[list[bool]]) -> Iterator[None]:
+def scaled_by_hand(lm: LanguageModel, at: list[list[bool]]) -> AbstractContextManager[None]:
     """The coefficients of layer 1, numbers 2 and 5, times 0 and 3 at chosen positions, by a plain hook."""
     where = torch.tensor(at)
 
-    def change(_module: object, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        m = args[0].reshape(*where.shape, -1).clone()
+    def change(entered: Tensor) -> Tensor:
+        m = entered.reshape(*where.shape, -1).clone()
         for neuron, factor in ((2, 0.0), (5, 3.0)):
             m[..., neuron] = torch.where(where, factor * m[..., neuron], m[..., neuron])
-        return (m.reshape(args[0].shape),)
+        return m.reshape(entered.shape)
 
-    handle = lm.memory(1)._values.register_forward_pre_hook(change)
-    yield
-    handle.remove()
+    return changed_input(lm.architecture.values(1), change)
 
 
 def predicting(lm: LanguageModel) -> CoefficientEdit:

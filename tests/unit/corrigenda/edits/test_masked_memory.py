@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from by_hooks import coefficients
+from by_hooks import changed, coefficients, logits
 from edits_parts import drawn, origin
 from side_memory_parts import LAYER, PROMPTS
 from torch import Tensor
@@ -44,15 +44,8 @@ def by_hand(lm: LanguageModel, edit: MaskedMemoryEdit, ids: list[int], entry: in
     if entry is not None:
         own = edit.masks[entry].double()
         change[1:] = ((coefficients(lm, LAYER, ids)[1:].double() * own) @ edit.delta.double()).float()
-
-    def hook(_module: object, _args: object, output: Tensor) -> Tensor:
-        return output + change.view_as(output)
-
-    handle = lm.architecture.values(LAYER).register_forward_hook(hook)
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
-    handle.remove()
-    return logits
+    with changed(lm.architecture.values(LAYER), lambda _, output: output + change.view_as(output)):
+        return logits(lm, ids)
 
 
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import changed, entering, logits
 from edits_parts import drawn, origin
 from torch import Tensor
 
@@ -27,19 +28,10 @@ PROMPTS = [TOWER, OTHER_SUBJECT, OTHER_WORDS, BEN, SAME_SUBJECT]
 
 def states(lm: LanguageModel, prompt: str) -> Tensor:
     """What enters the layers that are read at a prompt's last token, (layer, d_model), by hooks of our own."""
-    seen = {}
-    handles = [
-        lm.architecture.block(layer).register_forward_pre_hook(
-            lambda _m, args, kwargs, layer=layer: seen.update({layer: (args or [kwargs["hidden_states"]])[0][0, -1]}),
-            with_kwargs=True,
-        )
-        for layer in READ
-    ]
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([lm.tokens(prompt)]))
-    for handle in handles:
-        handle.remove()
-    return torch.stack([seen[layer] for layer in READ])
+    first, second = map(lm.architecture.block, READ)
+    with entering(first) as below, entering(second) as above:
+        logits(lm, lm.tokens(prompt))
+    return torch.stack([below[0][0, -1], above[0][0, -1]])
 
 
 def embedded(gate: Gate, states: Tensor) -> Tensor:
@@ -75,17 +67,14 @@ def chosen(edit: ScopedEdit, lm: LanguageModel, prompt: str, named: list[int]) -
 def by_hand(lm: LanguageModel, edit: ScopedEdit, ids: list[int], at: int, entry: int | None) -> Tensor:
     """Logits (position, vocabulary) of one row, with an entry's value added to the block's output at a position."""
 
-    def hook(_module: object, _args: object, output: Any) -> Any:
-        state = (output[0] if isinstance(output, tuple) else output).clone()
+    def add(_entered: Tensor, state: Tensor) -> Tensor:
+        state = state.clone()
         if entry is not None:
             state[0, at] += edit.values[entry]
-        return (state, *output[1:]) if isinstance(output, tuple) else state
+        return state
 
-    handle = lm.architecture.block(LAYER).register_forward_hook(hook)
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
-    handle.remove()
-    return logits
+    with changed(lm.architecture.block(LAYER), add):
+        return logits(lm, ids)
 
 
 NAMED = {TOWER: [0], OTHER_WORDS: [0], SAME_SUBJECT: [0], BEN: [1], OTHER_SUBJECT: []}
@@ -130,12 +119,12 @@ def test_it_is_decided_at_the_prompt_and_adds_nothing_after_it(lm: LanguageModel
     prompts, answer = [lm.tokens(prompt) for prompt in (TOWER, SAME_SUBJECT)], lm.tokens("red and blue")[1:]
     batch = lm.batch([ids + answer for ids in prompts], [len(ids) for ids in prompts])
     with edit.applied(lm):
-        logits = forward_logits(lm, batch)
+        taught = forward_logits(lm, batch)
         said = lm.generate([TOWER, SAME_SUBJECT], max_new_tokens=4)
         own = lm.model.generate(torch.tensor(prompts[:1]), max_new_tokens=4, min_new_tokens=4, do_sample=False)
     for row, (ids, entry) in enumerate(zip(prompts, (0, None), strict=True)):
         expected = by_hand(lm, edit, ids + answer, len(ids) - 1, entry)
-        torch.testing.assert_close(logits[row, : len(ids + answer)], expected, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(taught[row, : len(ids + answer)], expected, atol=1e-3, rtol=1e-3)
     grown = list(prompts[0])
     for _ in range(4):
         grown.append(int(by_hand(lm, edit, grown, len(prompts[0]) - 1, 0)[-1].argmax()))

@@ -1,7 +1,10 @@
+from contextlib import ExitStack
+
 import pytest
 import tiny
 import torch
 from batch_parts import distance
+from by_hooks import entering
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -45,19 +48,11 @@ def test_only_later_positions_run(family: str) -> None:
     lm = tiny.build(family)
     batch = random_batch(lm, LENGTHS)
     partial = PartialForward(lm, record(lm, batch, layers=[2]), 2, torch.tensor([6, 4, 8, 6]))
-    seen = {}
-
-    def note(layer: int):
-        def hook(_module, args):
-            seen[layer] = args[0].reshape(-1, args[0].shape[-1]).shape[0]
-
-        return hook
-
-    handles = [lm.architecture.values(n).register_forward_pre_hook(note(n)) for n in range(lm.n_layers)]
-    partial.logits()
-    for handle in handles:
-        handle.remove()
-    assert seen == {2: 4 * 4, 3: 4 * 4}  # 4 rows, at most 4 positions each; layers 0 and 1 did not run
+    with ExitStack() as stack:
+        seen = [stack.enter_context(entering(lm.architecture.values(n))) for n in range(lm.n_layers)]
+        partial.logits()
+    # 4 rows, at most 4 positions each; layers 0 and 1 did not run
+    assert [[m.numel() // m.shape[-1] for m in one] for one in seen] == [[], [], [4 * 4], [4 * 4]]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,8 +1,8 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import by_hooks
 import pytest
 import tiny
 import torch
@@ -35,21 +35,9 @@ PROJECTIONS = {
 
 def plainly(lm: LanguageModel, module: nn.Module, of_input: bool) -> Tensor:
     """What a plain hook on a module sees in a forward of `IDS`, (batch * position, width)."""
-    found: list[Tensor] = []
-
-    def keep(value: Any) -> None:
-        state = value[0] if isinstance(value, tuple) else value
-        found.append(state.detach().clone().reshape(IDS.numel(), -1))
-
-    if of_input:
-        handle = module.register_forward_pre_hook(
-            lambda _module, args, kwargs: keep(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-        )
-    else:
-        handle = module.register_forward_hook(lambda _module, _args, output: keep(output))
-    lm.model(input_ids=IDS, use_cache=False)
-    handle.remove()
-    return found[0]
+    with (by_hooks.entering if of_input else by_hooks.leaving)(module) as found:
+        lm.model(input_ids=IDS, use_cache=False)
+    return found[0].detach().reshape(IDS.numel(), -1)
 
 
 def modules(lm: LanguageModel, family: str) -> dict[str, tuple[nn.Module, bool]]:

@@ -1,9 +1,9 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
+from by_hooks import changed
 from moments_parts import noted
 from torch import Tensor
 
@@ -58,15 +58,13 @@ def by_autograd(lm: LanguageModel, layer: int, sequences: list[list[int]]) -> tu
     for ids in sequences:
         seen: list[Tensor] = []
 
-        def hook(_module: Any, inputs: tuple[Tensor, ...], output: Tensor, seen: list[Tensor] = seen) -> Tensor:
-            seen.extend([inputs[0].detach()[0], output.detach().requires_grad_()])
+        def leaf(entered: Tensor, output: Tensor, seen: list[Tensor] = seen) -> Tensor:
+            seen.extend([entered.detach()[0], output.detach().requires_grad_()])
             return seen[1]
 
-        handle = module.register_forward_hook(hook)
-        with torch.enable_grad():
+        with changed(module, leaf), torch.enable_grad():
             logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
             torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="sum").backward()
-        handle.remove()
         keys.append(seen[0])
         gradients.append(seen[1].grad[0, :-1])
     m, g = torch.cat(keys).double(), torch.cat(gradients).double()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 import tiny
 import torch
+from by_hooks import entering, leaving, logits
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
@@ -25,19 +26,11 @@ def run(lm: LanguageModel, layers: list[int]) -> PromptRun:
 def by_hand(lm: LanguageModel, layer: int, text: str, subject: str) -> tuple[Tensor, Tensor, Tensor]:
     """Coefficients, FFN output and block output at the subject's last token, by hooks on the whole model."""
     end = len(lm.tokenizer(text[: text.rindex(subject) + len(subject)])["input_ids"]) - 1
-    seen: list[Tensor] = []
-
-    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor | tuple[Tensor, ...]) -> None:
-        seen.extend([args[0], output[0] if isinstance(output, tuple) else output])
-
-    handles = [lm.architecture.values(layer).register_forward_hook(hook)]
-    handles.append(lm.architecture.block(layer).register_forward_hook(hook))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([lm.tokenizer(text)["input_ids"]]))
-    for handle in handles:
-        handle.remove()
-    coefficients, output, _, block = (part.reshape(-1, part.shape[-1])[end] for part in seen)
-    return coefficients, output, block
+    values, block = lm.architecture.values(layer), lm.architecture.block(layer)
+    with entering(values) as entered, leaving(values) as left, leaving(block) as above:
+        logits(lm, lm.tokenizer(text)["input_ids"])
+    coefficients, output, state = (part.reshape(-1, part.shape[-1])[end] for [part] in (entered, left, above))
+    return coefficients, output, state
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gemma2", "gpt_neox", "olmo2"])

@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from by_hooks import leaving, logits
 
 from corrigenda import Fact, LanguageModel
 from editing import Shift
@@ -13,18 +14,10 @@ def test_the_update_by_hand(family: str) -> None:
     lm = tiny.build(family)
     memory = lm.memory(1)
     ids, token = lm.tokens(FACT.statement), lm.tokens("English")[0]
-    states: dict[str, torch.Tensor] = {}
-    block = lm.architecture.block(1)
-    handle = block.register_forward_hook(
-        lambda _m, _a, out: states.update(h=(out[0] if isinstance(out, tuple) else out)[0, -1].detach())
-    )
-    last = lm.architecture.block(3).register_forward_hook(
-        lambda _m, _a, out: states.update(x=(out[0] if isinstance(out, tuple) else out)[0, -1].detach())
-    )
-    with torch.no_grad(), memory.capture() as seen:
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove(), last.remove()
-    x = states["x"].double().requires_grad_()
+    block = lm.architecture.block
+    with leaving(block(1)) as below, leaving(block(3)) as last, memory.capture() as seen:
+        logits(lm, ids)
+    x = last[0][0, -1].double().requires_grad_()
     norm, head = lm.architecture.final_norm, lm.model.get_output_embeddings()
     if family == "llama":
         normed = x / (x.square().mean() + norm.variance_epsilon).sqrt() * norm.weight.double()
@@ -33,7 +26,7 @@ def test_the_update_by_hand(family: str) -> None:
     [gradient] = torch.autograd.grad(normed @ head.weight[token].double(), x)
     d = gradient / gradient.norm()
     m = seen.coefficients[0, -1].double()
-    wanted = 0.3 * states["h"].double().norm() / (m @ m) * torch.outer(m, d)
+    wanted = 0.3 * below[0][0, -1].double().norm() / (m @ m) * torch.outer(m, d)
     edit = Shift(layer=1, strength=0.3).edit(lm, [FACT])
     assert torch.allclose(edit.delta(1).double(), wanted, atol=1e-6)
 

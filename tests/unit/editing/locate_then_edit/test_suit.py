@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import changed, entering, leaving
 from rome_parts import build
 from stand_ins import FACTS, identity_moments
 from torch import Tensor
@@ -36,30 +37,17 @@ def of_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def whole(lm: LanguageModel, text: str, layer: int, add: Tensor | None = None, at: int = -1) -> tuple[Tensor, ...]:
     """Of a whole forward what enters the values, what leaves the block, and the logits; with a change of the block."""
-    seen: list[Tensor] = []
     block: Any = lm.architecture.block(layer)
 
-    def entering(_module: object, args: Any) -> None:
-        seen.append(args[0][0])
-
-    def leaving(_module: object, _args: object, output: Any) -> Any:
-        state = output[0] if isinstance(output, tuple) else output
-        seen.append(state[0])
-        if add is None:
-            return output
+    def added(_entered: Tensor, state: Tensor) -> Tensor | None:
         mask = torch.zeros(1, state.shape[1], 1)
         mask[0, at] = 1
-        changed = state + mask * add
-        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+        return None if add is None else state + mask * add
 
     values = block.mlp.down_proj if hasattr(block.mlp, "down_proj") else block.mlp.c_proj
-    handles = values.register_forward_pre_hook(entering), block.register_forward_hook(leaving)
-    try:
+    with entering(values) as keys, leaving(block) as states, changed(block, added):
         logits = lm.model(**lm.tokenizer(text, return_tensors="pt")).logits[0]
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen[0], seen[1], logits
+    return keys[0][0], states[0][0], logits
 
 
 def keys_by_hand(lm: LanguageModel, layer: int, texts: Sequence[str], weights: Sequence[float]) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 import stand_ins
 import tiny
 import torch
+from by_hooks import changed
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
@@ -37,19 +38,14 @@ def plain(lm: LanguageModel, fact: Fact, layer: int, settings: ValueSettings) ->
         at = len(lm.tokenizer(text[: text.rindex(fact.subject) + len(fact.subject)])["input_ids"]) - 1
         ids = [*lm.tokenizer(text)["input_ids"], *target]
 
-        def add(_module: object, _args: object, output: Tensor | tuple[Tensor, ...]) -> object:
-            state = output[0] if isinstance(output, tuple) else output
+        def add(_entered: Tensor, state: Tensor) -> Tensor:
             seen.append(state[0, at].detach())
             mask = torch.zeros(1, len(ids), 1)
             mask[0, at] = 1
-            changed = state + mask * delta
-            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+            return state + mask * delta
 
-        handle = lm.architecture.block(layer).register_forward_hook(add)
-        try:
+        with changed(lm.architecture.block(layer), add):
             return lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        finally:
-            handle.remove()
 
     target = lm.tokenizer(str(fact.target_new))["input_ids"]
     kept = f"{fact.subject}"  # "{} is a", cut at the subject

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hooks import changed
 from editors_parts import bits, same_bits
 from rome_parts import build
 from stand_ins import FACTS
@@ -37,18 +38,15 @@ def whole(layer: int, lm: LanguageModel, fact: Fact, end: bool) -> tuple[Tensor,
     module = dict(lm.model.named_modules())[lm.memory(layer).path.removesuffix(".weight")]
     seen: list[Tensor] = []
 
-    def hook(_module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        leaf = output.detach().requires_grad_()
-        seen.extend([inputs[0], leaf])
-        return leaf
+    def leaf(entered: Tensor, output: Tensor) -> Tensor:
+        seen.extend([entered, output.detach().requires_grad_()])
+        return seen[1]
 
-    handle = module.register_forward_hook(hook)
-    with torch.enable_grad():
+    with changed(module, leaf), torch.enable_grad():
         logits = lm.model(input_ids=torch.tensor([ids])).logits[0]
         targets = torch.tensor(ids[len(prompt) :])
         loss = torch.nn.functional.cross_entropy(logits[len(prompt) - 1 : -1], targets)
         loss.backward()
-    handle.remove()
     where = slice(len(prompt) - 1, len(ids) - 1)
     assert seen[1].grad is not None
     return seen[0].detach()[0, where], seen[1].detach()[0, where], seen[1].grad[0, where]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import leaving
 from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, losses
 
@@ -187,12 +188,9 @@ def test_where_the_value_stands_in(lm: LanguageModel, replace: Any, tmp_path: Pa
 def test_where_a_generated_token_is_left_alone(lm: LanguageModel) -> None:
     """With `last` the tokens that follow a prompt are the model's own FFN's, step by step as in one forward."""
     edit = grace(radius=1e-3, replace="last").edit(lm, [EIFFEL])
-    outputs: list[Tensor] = []
     ids = lm.tokens(EIFFEL.statement)
-    handle = lm.memory(2)._values.register_forward_hook(lambda *args: outputs.append(args[2].detach()))
-    with edit.applied(lm):
+    with leaving(lm.architecture.values(2)) as outputs, edit.applied(lm):
         lm.generate(EIFFEL.statement, max_new_tokens=3)
-    handle.remove()
     assert len(outputs) >= 3
     changed = [torch.allclose(row, edit.values[0], atol=1e-6) for output in outputs for row in output[0]]
     assert changed.count(True) <= 1

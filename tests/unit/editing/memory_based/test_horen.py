@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from editors_parts import LAYER, PLAYS, TONGUE, TOWER
 from rome_parts import build
 from torch import Tensor
@@ -20,13 +21,8 @@ def horen(**changes: Any) -> Horen:
 
 
 def query(lm: LanguageModel, prompt: str, count: int) -> Tensor:
-    """The direction of the mean of the last `count` tokens' coefficients, by a hook of our own, in float64."""
-    seen: list[Tensor] = []
-    hook = lm.architecture.values(LAYER).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([lm.tokens(prompt)]))
-    hook.remove()
-    mean = seen[0].reshape(-1, seen[0].shape[-1])[-count:].double().mean(0)
+    """The direction of the mean of the last `count` tokens' coefficients, in float64."""
+    mean = coefficients(lm, LAYER, lm.tokens(prompt))[-count:].double().mean(0)
     return mean / mean.norm()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import adding, coefficients
 from editors_parts import FACTS, PLAYS, TEXT, TONGUE, TOWER
 from torch import Tensor
 
@@ -25,33 +26,15 @@ def memoir(**changes: Any) -> Memoir:
 
 
 def features(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """The mean of what enters the values' module without the first token, in float64, by a hook of our own."""
-    seen = []
-    handle = lm.architecture.values(LAYER).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].reshape(len(ids), -1)[1:].double().mean(0)
+    """The mean of what enters the values' module without the first token, in float64."""
+    return coefficients(lm, LAYER, ids)[1:].double().mean(0)
 
 
 def nll(lm: LanguageModel, text: str, fact: Fact, rows: Tensor, added: Tensor) -> Tensor:
     """-log P(new object) a token after a text, with (m * M) W added at all tokens but the first; differentiable."""
     ids, target = lm.tokens(text), encode_target(lm.tokenizer, text, str(fact.target_new))
-    kept = []
-    values = lm.architecture.values(LAYER)
-
-    def before(_module: object, args: tuple[Tensor]) -> None:
-        kept[:] = [args[0]]
-
-    def after(_module: object, _args: object, output: Tensor) -> Tensor:
-        m = kept[0].reshape(-1, kept[0].shape[-1])
-        change = m[:, rows] @ added
-        return output + torch.cat([torch.zeros_like(change[:1]), change[1:]]).view_as(output)
-
-    handles = [values.register_forward_pre_hook(before), values.register_forward_hook(after)]
-    logits = lm.model(input_ids=torch.tensor([ids + target[:-1]])).logits[0, len(ids) - 1 :]
-    for handle in handles:
-        handle.remove()
+    with adding(lm, LAYER, torch.zeros(lm.memory(LAYER).values.shape).index_add(0, rows, added)):
+        logits = lm.model(input_ids=torch.tensor([ids + target[:-1]])).logits[0, len(ids) - 1 :]
     return -logits.log_softmax(-1)[range(len(target)), target].mean()
 
 

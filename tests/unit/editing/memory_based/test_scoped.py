@@ -2,11 +2,11 @@ import dataclasses
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
 import torch
+from by_hooks import changed, logits
 from editors_parts import FACTS, PLAYS, TEXT, TONGUE, TOWER, said
 from torch import Tensor
 
@@ -44,17 +44,12 @@ def loss(lm: LanguageModel, fact: Fact, texts: list[str], value: Tensor) -> floa
     found = []
     for text in texts:
         ids, target = lm.tokens(text), encode_target(lm.tokenizer, text, str(fact.target_new))
-
-        def hook(_module: object, _args: object, output: Any, at: int = len(ids) - 1) -> Any:
-            state = (output[0] if isinstance(output, tuple) else output).clone()
-            state[0, at] += value
-            return (state, *output[1:]) if isinstance(output, tuple) else state
-
-        handle = lm.architecture.block(LAYER).register_forward_hook(hook)
-        with torch.no_grad():
-            logits = lm.model(input_ids=torch.tensor([ids + target[:-1]])).logits[0, len(ids) - 1 :]
-        handle.remove()
-        found.append(-logits.double().log_softmax(-1)[range(len(target)), target].mean())
+        joined = ids + target[:-1]
+        added = torch.zeros(len(joined), len(value))
+        added[len(ids) - 1] = value
+        with changed(lm.architecture.block(LAYER), lambda _, state, added=added: state + added):
+            logs = logits(lm, joined)[len(ids) - 1 :].double().log_softmax(-1)
+        found.append(-logs[range(len(target)), target].mean())
     return float(torch.stack(found).mean())
 
 

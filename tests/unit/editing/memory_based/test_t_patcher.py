@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import entering, logits
 from editors_parts import PLAYS, TEXT, TONGUE, TOWER
 from torch import Tensor
 
@@ -28,19 +29,16 @@ def row(lm: LanguageModel, fact: Fact) -> tuple[list[int], list[int]]:
 
 
 def queries(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """What enters the last layer's keys, (position, d_model), by a hook of our own."""
-    seen = []
-    handle = lm.architecture.keys(LAST).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
+    """What enters the last layer's keys, (position, d_model)."""
+    with entering(lm.architecture.keys(LAST)) as seen:
+        logits(lm, ids)
     return seen[0].reshape(len(ids), -1)
 
 
 def nll(lm: LanguageModel, fact: Fact) -> float:
     ids, target = row(lm, fact)
-    logits = forward_logits(lm, lm.batch([ids + target[:-1]], [len(ids)]))[0, len(ids) - 1 :]
-    return -float(logits.log_softmax(-1)[range(len(target)), target].mean())
+    said = forward_logits(lm, lm.batch([ids + target[:-1]], [len(ids)]))[0, len(ids) - 1 :]
+    return -float(said.log_softmax(-1)[range(len(target)), target].mean())
 
 
 def build(family: str) -> LanguageModel:
@@ -55,8 +53,7 @@ def test_a_neuron_for_each_mistake_begins_at_its_query(family: str) -> None:
     """After one step: k = q / |q|^2 less Adam's first step, which is the rate in every number; a value likewise."""
     lm = build(family)
     ids, target = row(lm, LONG)
-    with torch.no_grad():
-        said = lm.model(input_ids=torch.tensor([ids + target])).logits[0, len(ids) - 1 : -1].argmax(-1).tolist()
+    said = logits(lm, ids + target)[len(ids) - 1 : -1].argmax(-1).tolist()
     wrong = [place for place, (one, other) in enumerate(zip(said, target, strict=True)) if one != other]
     assert len(wrong) > 2
     edit = patcher(steps=1, most=2).edit(lm, [LONG])
@@ -176,8 +173,7 @@ def test_a_later_fact_takes_the_place_of_earlier_neurons(tmp_path: Path) -> None
 def test_what_is_said_already_gets_one_neuron() -> None:
     lm = build("llama")
     ids = lm.tokens(TOWER.statement)
-    with torch.no_grad():
-        likeliest = int(lm.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+    likeliest = int(logits(lm, ids)[-1].argmax())
     fact = dataclasses.replace(TOWER, target_new=lm.text([likeliest]).strip(), id="known")
     assert row(lm, fact)[1] == [likeliest]
     assert patcher(steps=1).edit(lm, [fact]).state.counts == (1,)

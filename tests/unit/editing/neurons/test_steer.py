@@ -1,6 +1,9 @@
+from contextlib import ExitStack
+
 import pytest
 import tiny
 import torch
+from by_hooks import changed_input, logits
 
 from corrigenda import LanguageModel
 from editing.neurons.steer import steer
@@ -11,23 +14,19 @@ NEURONS = {(1, 3): 1.0, (1, 7): -1.0, (-1, 0): 0.5}
 
 def by_hooks(lm: LanguageModel, amounts: dict[int, dict[int, float]], how: str, last: bool) -> torch.Tensor:
     """The logits with plain hooks on the modules that hold the values."""
-    handles = []
-    for layer, chosen in amounts.items():
+    with ExitStack() as stack:
+        for layer, chosen in amounts.items():
 
-        def change(_module, args, chosen=chosen):
-            m = args[0].clone()
-            flat = m if m.ndim == 2 else m[0]
-            for neuron, amount in chosen.items():
-                where = slice(-1, None) if last else slice(None)
-                flat[where, neuron] = amount + (flat[where, neuron] if how == "add" else 0)
-            return (m, *args[1:])
+            def change(m, chosen=chosen):
+                m = m.clone()
+                flat = m if m.ndim == 2 else m[0]
+                for neuron, amount in chosen.items():
+                    where = slice(-1, None) if last else slice(None)
+                    flat[where, neuron] = amount + (flat[where, neuron] if how == "add" else 0)
+                return m
 
-        handles.append(lm.architecture.values(layer).register_forward_pre_hook(change))
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([lm.tokens(TEXT)])).logits
-    for handle in handles:
-        handle.remove()
-    return logits
+            stack.enter_context(changed_input(lm.architecture.values(layer), change))
+        return logits(lm, lm.tokens(TEXT))[None]
 
 
 @pytest.mark.parametrize("positions", ["all", "predicting"])

@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from by_hooks import changed, leaving
 from torch import Tensor
 
 from corrigenda import LanguageModel
@@ -18,20 +19,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def leaving(lm: LanguageModel, ids: list[int], layer: int, silent: bool = False) -> Tensor:
+def left(lm: LanguageModel, ids: list[int], layer: int, silent: bool = False) -> Tensor:
     """What leaves a block at a text's end; with `silent` the FFN's value matrix of the layer gives nothing."""
-    seen: list[Tensor] = []
-
-    def look(_module: object, _args: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        seen.append((output[0] if isinstance(output, tuple) else output)[0, -1])
-
-    handles = [lm.architecture.block(layer).register_forward_hook(look)]
-    if silent:
-        handles.append(lm.architecture.values(layer).register_forward_hook(lambda _m, _a, output: output * 0))
-    lm.model(input_ids=torch.tensor([ids]), use_cache=False)
-    for handle in handles:
-        handle.remove()
-    return seen[0]
+    values = lm.architecture.values(layer)
+    with leaving(lm.architecture.block(layer)) as seen, changed(values, lambda _, out: out * 0 if silent else out):
+        lm.model(input_ids=torch.tensor([ids]), use_cache=False)
+    return seen[0][0, -1]
 
 
 @pytest.mark.parametrize("family", tiny.DECODER_KINDS)
@@ -47,7 +40,7 @@ def test_figures_are_those_of_single_texts(family: str) -> None:
             final = lm.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
         assert int(found.after[-1, number]) == int(final.argmax())
         for layer in (0, tiny.DEPTH - 1):
-            after, before = leaving(lm, ids, layer), leaving(lm, ids, layer, silent=True)
+            after, before = left(lm, ids, layer), left(lm, ids, layer, silent=True)
             assert int(found.after[layer, number]) == int(read_states(lm, after).argmax())
             assert int(found.before[layer, number]) == int(read_states(lm, before).argmax())
             assert int(found.added[layer, number]) == int(read_static(lm, after - before).argmax())

@@ -1,7 +1,9 @@
+from contextlib import ExitStack
+
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from by_hooks import changed_input, logits
 
 from corrigenda import Fact, LanguageModel
 from locate.neurons.knowledge_neurons import KnowledgeNeuronsResult
@@ -13,20 +15,13 @@ NEURONS = ((1, 4), (1, 9), (3, 0))
 
 
 def scaled_by_hand(lm: LanguageModel, question: Question, neurons: set[tuple[int, int]], factor: float) -> float:
-    handles = []
-    for layer, neuron in neurons:
-
-        def hook(_module: object, args: tuple[Tensor, ...], neuron: int = neuron) -> tuple[Tensor, ...]:
-            changed = args[0].clone()
-            changed[..., neuron] *= factor
-            return (changed,)
-
-        handles.append(lm.architecture.values(layer).register_forward_pre_hook(hook))
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([question.ids])).logits[0, list(question.predicting)]
-    for handle in handles:
-        handle.remove()
-    return float(logits.softmax(-1).gather(1, torch.tensor(question.answer_ids)[:, None]).prod())
+    with ExitStack() as stack:
+        for layer, neuron in neurons:
+            scale = torch.ones(lm.memory(layer).d_ffn)
+            scale[neuron] = factor
+            stack.enter_context(changed_input(lm.architecture.values(layer), scale.mul))
+        said = logits(lm, question.ids)[list(question.predicting)]
+    return float(said.softmax(-1).gather(1, torch.tensor(question.answer_ids)[:, None]).prod())
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])

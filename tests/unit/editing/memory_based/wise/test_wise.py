@@ -2,12 +2,14 @@ import dataclasses
 import json
 import math
 import random
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
 import torch
+from by_hooks import adding, coefficients, entering
 from edits_parts import scoped
 from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, FACTS, TEXT, losses, mask, wise
@@ -137,10 +139,10 @@ def test_unrelated_prompts_are_run_as_they_are() -> None:
     lm = tiny.build("gpt2")
     unrelated = Unrelated(Text(tokens=32 * 12, length=12), prompts=False)
     [found], [sequences] = unrelated_coefficients(lm, 1, unrelated).values(), unrelated.sequences(lm).values()
-    for ids, coefficients in zip(sequences, found, strict=True):
+    for ids, own in zip(sequences, found, strict=True):
         with lm.memory(1).capture() as seen:
             forward_logits(lm, lm.batch([ids]))
-        torch.testing.assert_close(coefficients, seen.coefficients[0, 1:], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(own, seen.coefficients[0, 1:], atol=1e-5, rtol=1e-4)
     assert len({len(m) for m in found}) > 1
 
 
@@ -232,20 +234,11 @@ def test_rows_give_what_the_whole_model_gives(family: str, layer: int) -> None:
     nll = forward.nll(forward.side_answer(delta))
     (nll.sum() + forward.scores(delta).sum()).backward()
     total = torch.zeros(())
-    norms: list[Tensor] = []
-
-    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        m = args[0].reshape(-1, memory.d_ffn)
-        change = torch.cat([torch.zeros(1, memory.d_model), m[1:] @ again])
-        norms[:] = [(m[1:] @ again).norm(dim=1)]
-        return output + change.view(output.shape)
-
     for row, (ids, n) in enumerate(sequences):
-        handle = memory._values.register_forward_hook(hook)
-        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        handle.remove()
+        with adding(lm, layer, again):
+            logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
         loss = -logs[range(n - 1, len(ids) - 1), ids[n:]].mean()
-        score = norms[0][: n - 1].mean()
+        score = (coefficients(lm, layer, ids)[1:n] @ again).norm(dim=1).mean()
         assert nll[row].item() == pytest.approx(loss.item(), abs=1e-4)
         assert forward.scores(delta)[row].item() == pytest.approx(score.item(), rel=1e-4)
         total = total + loss + score
@@ -254,21 +247,14 @@ def test_rows_give_what_the_whole_model_gives(family: str, layer: int) -> None:
 
 
 def test_layers_below_run_once(lm: LanguageModel) -> None:
-    calls = dict.fromkeys(range(lm.n_layers), 0)
-
-    def count(layer: int) -> Any:
-        return lambda *_: calls.__setitem__(layer, calls[layer] + 1)
-
     editor = wise(steps=5, stop=1e-9)
     editor.prepare(lm)
-    handles = [lm.architecture.values(n).register_forward_hook(count(n)) for n in range(lm.n_layers)]
-    editor.edit(lm, [EIFFEL])
-    for handle in handles:
-        handle.remove()
+    with ExitStack() as stack:
+        ran = [stack.enter_context(entering(lm.architecture.values(n))) for n in range(lm.n_layers)]
+        editor.edit(lm, [EIFFEL])
     # Once the rows, once the prompt about other subjects, once one token that tells what blocks return; and at the end
     # the whole model twice, for what the edit disturbs.
-    assert calls[0] == calls[1] == calls[2] == 3 + 2
-    assert calls[3] == 2 + 6 + 2
+    assert [len(calls) for calls in ran] == [3 + 2, 3 + 2, 3 + 2, 2 + 6 + 2]
 
 
 def test_a_fact_is_done_when_its_contexts_are_learned_too(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,14 +316,8 @@ def test_a_step_by_hand(lm: LanguageModel) -> None:
     ids, n = target_rows(lm, EIFFEL)
     # At Theta = 0 a norm has no gradient (see TINY), so that of L_route is none, and the first step is the target's.
     delta = torch.zeros(values.shape, requires_grad=True)
-
-    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        m = args[0].reshape(-1, values.shape[0])
-        return output + torch.cat([torch.zeros(1, values.shape[1]), m[1:] @ delta]).view(output.shape)
-
-    handle = lm.memory(2)._values.register_forward_hook(hook)
-    logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-    handle.remove()
+    with adding(lm, 2, delta):
+        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
     (-logs[range(n - 1, len(ids) - 1), ids[n:]].mean()).backward()
     assert delta.grad is not None
     assert coordinates.whitening is not None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_hooks import adding, coefficients
 from editors_parts import shipped
 from torch import Tensor
 from wise_parts import FACTS, THOMAS
@@ -27,16 +28,6 @@ def paper(**changes: Any) -> Wise:
     """The paper's, at a layer of the tiny model, with a single unrelated prompt."""
     unrelated = Unrelated(Text(tokens=12, length=12), prompts=False)
     return dataclasses.replace(shipped("wise_paper"), layer=LAYER, unrelated=unrelated, **changes)
-
-
-def coefficients(lm: LanguageModel, ids: list[int]) -> Tensor:
-    """A(x), what enters the values at each token but the text's first, (position, d_ffn)."""
-    seen = []
-    handle = lm.memory(LAYER)._values.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    handle.remove()
-    return seen[0].reshape(len(ids), -1)[1:]
 
 
 def activation(m: Tensor, delta: Tensor) -> Tensor:
@@ -84,19 +75,13 @@ def test_steps_by_hand(lm: LanguageModel, steps: int) -> None:
     prompt = lm.tokens(THOMAS.statement)
     target = encode_target(lm.tokenizer, THOMAS.statement, str(THOMAS.target_new))
     [[irrelevant]] = editor.unrelated.sequences(lm).values()
-    m_e, m_i = coefficients(lm, prompt), coefficients(lm, irrelevant)
+    m_e, m_i = coefficients(lm, LAYER, prompt)[1:], coefficients(lm, LAYER, irrelevant)[1:]
     values = lm.memory(LAYER).values
     mask = subspace(0.2, "independent", editor.seed, 0, values.shape)
     delta = torch.zeros(values.shape, requires_grad=True)
-
-    def hook(_module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        m = args[0].reshape(-1, values.shape[0])
-        return output + torch.cat([torch.zeros(1, values.shape[1]), m[1:] @ delta]).view(output.shape)
-
     for step in range(steps + 1):
-        handle = lm.memory(LAYER)._values.register_forward_hook(hook)
-        logs = lm.model(input_ids=torch.tensor([prompt + target])).logits[0].log_softmax(-1)
-        handle.remove()
+        with adding(lm, LAYER, delta):
+            logs = lm.model(input_ids=torch.tensor([prompt + target])).logits[0].log_softmax(-1)
         nll = -logs[range(len(prompt) - 1, len(prompt + target) - 1), target].mean()
         d_e, d_i = activation(m_e, delta), activation(m_i, delta)
         zero = torch.zeros(())
@@ -162,7 +147,7 @@ def test_merging_and_epsilon_by_hand(lm: LanguageModel) -> None:
         assert bool(theta.any())
     merged = ti_merged(first, second)
     torch.testing.assert_close(edit.deltas[0], merged)
-    scores = [float(activation(coefficients(lm, lm.tokens(fact.statement)), merged)) for fact in FACTS]
+    scores = [float(activation(coefficients(lm, LAYER, lm.tokens(fact.statement))[1:], merged)) for fact in FACTS]
     # Less a rounding: only what lies above epsilon is answered, and the lowest fact is to be.
     assert float(edit.epsilons[0]) == pytest.approx(min(scores), rel=2e-4)
     assert float(edit.epsilons[0]) < min(scores)
@@ -178,7 +163,7 @@ def test_retrieval_and_epsilon_of_each_edit_by_hand(lm: LanguageModel) -> None:
     shards = edit.state.shards
     torch.testing.assert_close(edit.deltas, torch.stack([ti_merged(*shards[:2]), ti_merged(*shards[2:])]))
     made = [
-        float(activation(coefficients(lm, lm.tokens(fact.statement)), shard))
+        float(activation(coefficients(lm, LAYER, lm.tokens(fact.statement))[1:], shard))
         for fact, shard in zip(FACTS, shards, strict=True)
     ]
     expected = [min(made[:2]), min(made[2:])]
@@ -188,9 +173,9 @@ def test_retrieval_and_epsilon_of_each_edit_by_hand(lm: LanguageModel) -> None:
     # Two facts in one shard: the first one's score is what it was before the second was learned.
     numbers["edits_per_shard"] = 2
     first, both = (paper(threshold="edits", **numbers).edit(lm, facts) for facts in (FACTS[:1], FACTS[:2]))
-    m = coefficients(lm, lm.tokens(FACTS[0].statement))
+    m = coefficients(lm, LAYER, lm.tokens(FACTS[0].statement))[1:]
     before, after = (float(activation(m, one.deltas[0])) for one in (first, both))
-    second = float(activation(coefficients(lm, lm.tokens(FACTS[1].statement)), both.deltas[0]))
+    second = float(activation(coefficients(lm, LAYER, lm.tokens(FACTS[1].statement))[1:], both.deltas[0]))
     assert float(both.epsilons[0]) == pytest.approx(min(before, second), rel=2e-4)
     assert before != pytest.approx(after, rel=0.01)
 
