@@ -87,7 +87,7 @@ class Parts:
         Raises:
             UnsupportedModelError: a row has no border: it is a text, which is neither a prompt nor an answer.
         """
-        if self.owns({"input_ids": input_ids, **options}):
+        if input_ids is None or self.owns(options):
             return self._forward(
                 input_ids=input_ids, attention_mask=attention_mask, past_key_values=past_key_values, **options
             )
@@ -118,7 +118,7 @@ class Parts:
     @staticmethod
     def owns(call: Mapping[str, Any]) -> bool:
         """Whether a call, by its arguments' names, is an encoder-decoder's own, and no row."""
-        return call.get("input_ids") is None or any(call.get(name) is not None for name in _OWN)
+        return any(call.get(name) is not None for name in _OWN)
 
     @torch.no_grad()
     def encoded(self, rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor, Encoded]:
