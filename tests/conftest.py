@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from server_stub import Stub
+
     from corrigenda import LanguageModel
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -116,6 +118,15 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
     monkeypatch.setattr(time, "sleep", taken.append)
     return taken
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """A server of OpenAI's protocol that answers what the test tells it to."""
+    from server_stub import running
+
+    with running() as made:
+        yield made
 
 
 SHARED = Path(os.environ.get("CORRIGENDA_SHARED", Path(__file__).parents[2] / "shared"))

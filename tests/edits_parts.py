@@ -58,10 +58,10 @@ def low_rank(lm: LanguageModel, seed: int, ranks: Mapping[int, int] = MappingPro
     return LowRankEdit.of(lm, origin(lm), factors)
 
 
-def random_update(lm: LanguageModel, size: float, layer: int = 1, rank: int = 2) -> LowRankEdit:
+def random_update(lm: LanguageModel, size: float, layer: int = 1, rank: int = 2, seed: int = 0) -> LowRankEdit:
     """A random change of one layer, `size` times as large as its values."""
     memory = lm.memory(layer)
-    draw = torch.Generator().manual_seed(0)
+    draw = torch.Generator().manual_seed(seed)
     left, right = torch.randn(memory.d_ffn, rank, generator=draw), torch.randn(rank, memory.d_model, generator=draw)
     right *= size * float(memory.values.norm() / (left @ right).norm())
     return LowRankEdit.of(lm, origin(lm), {layer: (left, right)})

@@ -218,6 +218,11 @@ def llama() -> LanguageModel:
     return build("llama")
 
 
+def steep() -> LanguageModel:
+    """The same with larger weights, so that what an FFN adds changes what is predicted."""
+    return build("llama", scale=8.0)
+
+
 class EightBits(torch.nn.Linear):
     """A matrix in 8 bits with one scale, as libraries for quantised models keep it."""
 

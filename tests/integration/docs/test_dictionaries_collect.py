@@ -5,16 +5,14 @@ from pathlib import Path
 import dictionaries
 import pages
 import pytest
-import tiny
 from dictionary_parts import SMALL
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from jobs.dictionary import DictionarySettings
 
 
-def test_a_page_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_of_a_tiny_model(lm: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRIGENDA_CACHE", str(tmp_path / "cache"))
-    lm = tiny.build("llama")
     monkeypatch.setattr(dictionaries, "load", lambda name: lm)
     monkeypatch.setattr(dictionaries, "DictionarySettings", partial(DictionarySettings, features=96, k=5, **SMALL))
     names = ("Paris", "Rome", "Big Ben")

@@ -14,9 +14,7 @@ from corrigenda import ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Orig
 PROMPT = "the tower is in"
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep, scope="module")
 
 
 @pytest.fixture

@@ -69,8 +69,7 @@ def test_a_share_is_what_an_update_does_elsewhere(report: ModuleType, family: st
         assert found["neighbours"][number] == pytest.approx(strongest, rel=1e-3)
 
 
-def test_both_steps(report: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny.build("llama")
+def test_both_steps(lm: LanguageModel, report: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "load", lambda name: lm)
     monkeypatch.setattr(report, "second_moments", lambda lm, layers: moments(lm))
     monkeypatch.setattr(report, "read_facts", lambda data, limit: FACTS)

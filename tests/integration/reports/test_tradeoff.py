@@ -123,8 +123,7 @@ def test_all_steps(report: ModuleType, arguments: list[str], tmp_path: Path, mon
     assert (tmp_path / "tradeoff.md").read_text() == text
 
 
-def test_values_are_learned_once_and_are_the_same(report: ModuleType) -> None:
-    lm = tiny.build("llama")
+def test_values_are_learned_once_and_are_the_same(lm: LanguageModel, report: ModuleType) -> None:
     facts = [Fact(subject, "{} is in the city of", "Rome" if n % 3 else "Berlin") for n, subject in enumerate(SUBJECTS)]
     remembered: dict[str, Any] = {}
     learned = []

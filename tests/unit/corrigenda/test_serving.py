@@ -2,7 +2,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
@@ -16,12 +15,6 @@ from corrigenda.errors import SettingsError
 from corrigenda.serving import _LONGEST_REPLY, Server, ServerError, _asked_pause, key_in, require_address
 
 KEY = "sk-a-key-that-nobody-may-see"
-
-
-@pytest.fixture
-def stub() -> Iterator[server_stub.Stub]:
-    with server_stub.running() as made:
-        yield made
 
 
 def ask(stub: Any, prompt: str = "one", **settings: Any) -> str:

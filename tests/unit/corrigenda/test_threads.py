@@ -29,6 +29,9 @@ ROME = Rome(
 )
 
 
+lm = pytest.fixture(tiny.steep)
+
+
 def at_once(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(function, items))
@@ -38,8 +41,7 @@ def edited(lm: LanguageModel, fact: Fact) -> torch.Tensor:
     return ROME.edit(lm, [fact]).delta(1)
 
 
-def test_answers_edits_measures_and_traces_of_threads_are_those_of_one() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_answers_edits_measures_and_traces_of_threads_are_those_of_one(lm: LanguageModel) -> None:
     lm.fingerprint  # noqa: B018 - taken before the threads start
     alone = [lm.generate(prompt, 6) for prompt in PROMPTS]
     deltas = [edited(lm, fact) for fact in FACTS]
@@ -56,8 +58,7 @@ def test_answers_edits_measures_and_traces_of_threads_are_those_of_one() -> None
         assert torch.equal(found, wanted)
 
 
-def test_applied_in_two_threads() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_applied_in_two_threads(lm: LanguageModel) -> None:
     before = {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
     edits = [ROME.edit(lm, [fact]) for fact in FACTS]
     alone = []
@@ -73,8 +74,7 @@ def test_applied_in_two_threads() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in lm.model.state_dict().items())
 
 
-def test_other_threads_wait_for_the_end_of_the_block() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_other_threads_wait_for_the_end_of_the_block(lm: LanguageModel) -> None:
     edit = ROME.edit(lm, [FACTS[0]])
     said = list[str]()
     other = threading.Thread(target=lambda: said.append(lm.generate(PROMPTS[0], 6)))

@@ -73,8 +73,7 @@ LOCALITY = {"locality_token_agreement", "locality_kl"}
     ],
     ids=lambda value: value.verb if isinstance(value, Fact) else "",
 )  # fmt: skip
-def test_what_has_no_prompts_is_absent(fact: Fact, expected: set[str], compared: set[str]) -> None:
-    lm = tiny.build("llama")
+def test_what_has_no_prompts_is_absent(lm: LanguageModel, fact: Fact, expected: set[str], compared: set[str]) -> None:
     before = measure(lm, [fact], SMALL)
     assert before[0].values.keys() == expected | {"log_perplexity"}
     (after,) = measure(lm, [fact], SMALL, before)
@@ -87,16 +86,14 @@ def test_what_has_no_prompts_is_absent(fact: Fact, expected: set[str], compared:
         assert (values["before"] is not None) == (key not in COMPARED | LOCALITY)
 
 
-def test_what_is_not_asked_for_is_not_done() -> None:
-    lm = tiny.build("llama")
+def test_what_is_not_asked_for_is_not_done(lm: LanguageModel) -> None:
     (found,) = measure(lm, [EIFFEL], SCORES_ONLY)
     assert not any("generation" in key or key in ("fluency", "log_perplexity") for key in found.values)
     assert "efficacy_success" in found.values
 
 
-def test_what_is_as_long_as_the_model_reads_is_compared() -> None:
+def test_what_is_as_long_as_the_model_reads_is_compared(lm: LanguageModel) -> None:
     """With the 10 tokens that may be added, of which the last is not read."""
-    lm = tiny.build("llama")
     assert lm.context_length is not None
     prompt = " ".join(["the"] * (lm.context_length - SMALL.preservation_tokens + 1))
     fact = Fact("Thomas", "{} is in", "Rome", neighbourhood=(prompt,))

@@ -35,6 +35,9 @@ FACT = Fact(
 )
 
 
+lm = pytest.fixture(tiny.steep)
+
+
 def ends_at_once(prompts: Sequence[str] = QUESTIONS) -> LanguageModel:
     """A model that answers these prompts with an end token: whatever it says first to one of them is one."""
     lm = tiny.build("llama", scale=8.0)
@@ -123,8 +126,7 @@ def test_answers_that_are_judged_end_at_a_line_break(lines: Callable[[LanguageMo
 
 
 @pytest.mark.parametrize("what", ["line break first", "spaces and a line break", "end token", "an answer"])
-def test_what_counts_as_blank(what: str, lines: Callable[[LanguageModel, int], None]) -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_what_counts_as_blank(lm: LanguageModel, what: str, lines: Callable[[LanguageModel, int], None]) -> None:
     fact = Fact("Thomas", "the city of {} is", "Rome", locality=(Probe(QUESTIONS[0], "London"),))
     whole = decode(lm, [lm.tokens(QUESTIONS[0])], SETTINGS.preservation_tokens, stop=never)[0]
     first = whole[0]

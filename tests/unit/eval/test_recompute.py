@@ -4,7 +4,7 @@ from dataclasses import replace
 import tiny
 from edits_parts import random_update
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.data.side_effects import fact_checks
 from corrigenda.facts import Probe
 from eval import Case, EvalSettings, Evaluation, evaluate
@@ -64,8 +64,7 @@ def test_what_a_record_claims_of_itself_is_not_believed() -> None:
     assert found.after.values == {"portability_token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0}
 
 
-def test_a_fact_that_the_model_cannot_read_counts_as_failed_here_too() -> None:
-    lm = tiny.build("llama")
+def test_a_fact_that_the_model_cannot_read_counts_as_failed_here_too(lm: LanguageModel) -> None:
     long = replace(FACTS[0], paraphrases=("one " * 99 + "is",))
     with random_update(lm, 1.0).applied(lm):
         found = evaluate(lm, [long, FACTS[1]], SMALL)

@@ -3,7 +3,7 @@ from statistics import fmean
 import pytest
 import tiny
 
-from corrigenda import CoefficientEdit, Origin
+from corrigenda import CoefficientEdit, LanguageModel, Origin
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 from eval.steering import has_word_of, steering_report
@@ -12,8 +12,7 @@ PROMPTS = ("the tower in", "the river of", "a language")
 SETTINGS = EvalSettings(max_new_tokens=5, perplexity_windows=3, perplexity_window=16)
 
 
-def test_figures_by_hand() -> None:
-    lm = tiny.build("llama")
+def test_figures_by_hand(lm: LanguageModel) -> None:
     origin = Origin(lm.name, lm.fingerprint, "by_hand")
     edits = {s: CoefficientEdit.of(lm, origin, {(3, 4): s, (2, 1): s}, how="add") for s in (9.0, 3.0)}
     found = steering_report(lm, edits, PROMPTS, lambda text: len(text) % 3 / 2, SETTINGS)

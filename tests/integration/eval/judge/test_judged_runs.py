@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,6 @@ import tiny
 
 KEY = "sk-nobody-may-see-this-0123456789"
 SUBJECTS = ("Eiffel", "Thomas", "tower", "river", "red", "blue", "seven", "Ben", "black", "green", "west", "north")
-
-
-@pytest.fixture
-def stub() -> Iterator[server_stub.Stub]:
-    with server_stub.running() as made:
-        yield made
 
 
 @pytest.fixture

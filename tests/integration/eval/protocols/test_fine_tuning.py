@@ -71,8 +71,7 @@ def test_the_first_step_is_adamw_on_the_mean_loss() -> None:
     assert torch.allclose(step[large], -lr * gradient.sign()[large], atol=3e-6)
 
 
-def test_a_memory_beside_the_weights_stays_and_is_not_trained() -> None:
-    lm = tiny.build("llama")
+def test_a_memory_beside_the_weights_stays_and_is_not_trained(lm: LanguageModel) -> None:
     clean, memory = state(lm), lm.memory(1)
     deltas = torch.randn(1, memory.d_ffn, memory.d_model, generator=torch.Generator().manual_seed(0))
     edit = SideMemoryEdit.of(memory, Origin(lm.name, lm.fingerprint, "test"), deltas, torch.tensor([0.0]))
@@ -99,8 +98,7 @@ def test_a_memory_beside_the_weights_stays_and_is_not_trained() -> None:
     assert same(state(lm), clean)
 
 
-def test_what_cannot_be_trained_is_refused_before_anything_is_edited(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_what_cannot_be_trained_is_refused_before_anything_is_edited(lm: LanguageModel, tmp_path: Path) -> None:
     lm.model.to(torch.bfloat16)
     asked: list[tuple[str, str]] = []
     with pytest.raises(ValueError, match=r"fine_tuning\.weights=all: tiny-llama is in bfloat16"):

@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 from sequences import QUICK, GrowingNudge, Nudge, facts_about, plain, records, sequence, timeless
 
 from corrigenda import LanguageModel
@@ -245,8 +244,7 @@ def test_together_has_no_batches() -> None:
     assert SequentialSettings(batch=50).due(170) == [50, 100, 170]
 
 
-def test_facts_that_are_too_long_fail_alone(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_facts_that_are_too_long_fail_alone(lm: LanguageModel, tmp_path: Path) -> None:
     some = facts_about(("Ben", "Rome"), ("red " * 70, "Rome"), ("blue", "Rome"))
     asked: list[tuple[str, str]] = []
     run = sequence(

@@ -7,8 +7,7 @@ from corrigenda import ContextLengthError, LanguageModel
 from corrigenda.forward import answering
 
 
-def test_a_causal_model_answers_after_the_last_token() -> None:
-    lm = tiny.build("llama")
+def test_a_causal_model_answers_after_the_last_token(lm: LanguageModel) -> None:
     assert answering.with_mask(lm, "the city ? of") == "the city ? of"
     assert answering.before_answer(lm, "the city ? of") == "the city ? of"
     assert answering.position(lm, [5, 6, 7]) == 2

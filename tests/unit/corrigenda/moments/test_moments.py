@@ -257,9 +257,8 @@ def test_sampled_text(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Non
     assert replace(text, tokens=30).sequences(lm) == sequences[:3]  # the chunks do not depend on their number
 
 
-def test_sampled_with_tokens_that_the_model_does_not_say() -> None:
+def test_sampled_with_tokens_that_the_model_does_not_say(lm: LanguageModel) -> None:
     """A token for padding that was added and never embedded, and -1, which means that there is no end token."""
-    lm = tiny.build("llama")
     lm.tokenizer.add_special_tokens({"pad_token": "[PAD]"})
     assert lm.tokenizer.pad_token_id >= lm.model.get_input_embeddings().weight.shape[0]
     assert len(TEXT.sequences(lm)) == TEXT.n_sequences

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from editors_parts import bits, same_bits
 from rome_parts import build
@@ -23,9 +24,7 @@ TEXT = Text(tokens=480, length=12)
 CRISP = CrispEdit(layer=1, gamma=0.5, lr=0.01, epochs=5, stop=1e-9, text=TEXT, batch_size=2)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return build("llama")
+lm = pytest.fixture(tiny.steep)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

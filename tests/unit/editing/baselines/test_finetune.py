@@ -73,8 +73,7 @@ def test_without_the_end_token_it_is_not_learned() -> None:
         assert float(mean_nll(lm, [BEN], end=True)[0]) > 0.5
 
 
-def test_a_model_without_an_end_token_can_do_without_it() -> None:
-    lm = tiny.build("llama")
+def test_a_model_without_an_end_token_can_do_without_it(lm: LanguageModel) -> None:
     lm.tokenizer.eos_token = None
     lm.model.generation_config.eos_token_id = lm.model.config.eos_token_id = None
     with pytest.raises(EditRefusedError, match="has no end token"):

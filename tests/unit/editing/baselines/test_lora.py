@@ -178,9 +178,8 @@ def test_settings_that_cannot_be() -> None:
         AdaLora(steps=1).edit(tiny.build("llama"), [BEN])
 
 
-def test_default_layers() -> None:
+def test_default_layers(lm: LanguageModel) -> None:
     """LoRA has fine-tuning's one, AdaLoRA as many as there are up to it; those that are named, in order."""
-    lm = tiny.build("llama")
     assert Lora().resolved_layers(lm) == (FineTune().resolved_layer(lm),) == (1,)
     assert AdaLora().resolved_layers(lm) == (0, 1)
     assert Lora(layers=(-1, 0)).resolved_layers(lm) == (0, 3)

@@ -19,9 +19,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_text(monkeypatch, tmp_path)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep)
 
 
 def test_anchored_targets_by_hand() -> None:

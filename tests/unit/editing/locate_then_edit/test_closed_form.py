@@ -66,9 +66,7 @@ def moment_of(lm: LanguageModel, layer: int) -> SecondMoment:
     return SecondMoment(keys.T @ keys / len(keys), 4 * d_ffn, layer, Text())
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return build("llama")
+lm = pytest.fixture(tiny.steep)
 
 
 @pytest.fixture(autouse=True)

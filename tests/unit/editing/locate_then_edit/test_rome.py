@@ -36,9 +36,7 @@ from editing.shared.frames import NO_FRAMES, Frames
 moment = pytest.fixture(given_moment, autouse=True)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return build("llama")
+lm = pytest.fixture(tiny.steep)
 
 
 @pytest.mark.parametrize("layer", [0, tiny.DEPTH - 1])

@@ -46,8 +46,7 @@ def gated(lm: LanguageModel, seed: int) -> Edit:
     return dataclasses.replace(edit, keys=asks, entries=torch.tensor([0, 1]), names=names, threshold=0.99)
 
 
-def test_the_objects_probability_is_that_of_what_is_generated() -> None:
-    lm = tiny.build("llama")
+def test_the_objects_probability_is_that_of_what_is_generated(lm: LanguageModel) -> None:
     edit = CoefficientEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), {(1, 3): 5.0}, "predicting", "add")
     prompt, answer, wanted = lm.tokens(FACT.statement), lm.tokens(str(FACT.target_new)), []
     with edit.applied(lm), torch.no_grad():
@@ -96,8 +95,7 @@ def by_hand(lm: LanguageModel, part: str, layer: int, weights: Tensor) -> Tensor
     return torch.stack(found)
 
 
-def test_rows_that_start_above_a_gate_go_the_way_of_whole_ones() -> None:
-    lm = tiny.build("llama")
+def test_rows_that_start_above_a_gate_go_the_way_of_whole_ones(lm: LanguageModel) -> None:
     with gated(lm, 1).applied(lm), torch.no_grad():
         side = SideLayer(lm, 1)
         asked = [target_rows(lm, fact, end=False) for fact in FACTS]

@@ -34,9 +34,7 @@ OTHER_VALUES: tuple[dict[str, Any], ...] = (
 """Each setting of the solver, by a value that is not the one in `VALUE`."""
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from by_hooks import changed
 from editors_parts import bits, same_bits
@@ -25,9 +26,7 @@ PLAIN = UltraEdit(layers=LAYERS, step=None, eta=1e-4, ratio=None, weight=1.0, re
 FAMILIES = pytest.mark.parametrize("family", ["gpt2", "llama"])
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return build("llama")
+lm = pytest.fixture(tiny.steep)
 
 
 def whole(layer: int, lm: LanguageModel, fact: Fact, end: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,6 +21,9 @@ TRAINING = [("Big Ben", "London"), ("the river", "Rome")]
 """The first two samples of the file."""
 
 
+lm = pytest.fixture(tiny.steep)
+
+
 def asked(lm: LanguageModel, subject: str) -> tuple[list[int], int]:
     """The tokens of a subject behind the training samples of others, and where it ends."""
     before = "".join(f"{CITY.format(name)} {city}\n" for name, city in TRAINING if name != subject)
@@ -33,8 +36,7 @@ def last(lm: LanguageModel, subject: str) -> Tensor:
     return plain(lm, ids, LAYER + 1, position, None)[1]
 
 
-def test_what_is_added_by_brute_force() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_what_is_added_by_brute_force(lm: LanguageModel) -> None:
     edit = EDITOR.edit(lm, [TOWER])
     weight = torch.stack([jacobian(lm, *_placed(lm, name)) for name, _ in TRAINING]).mean(0).double()
     with torch.no_grad():
@@ -48,9 +50,8 @@ def test_what_is_added_by_brute_force() -> None:
     assert edit.origin.report[0]["delta_norm"] == pytest.approx(float(wanted.norm()), rel=1e-3)
 
 
-def test_samples_are_joined_as_the_fact_is() -> None:
+def test_samples_are_joined_as_the_fact_is(lm: LanguageModel) -> None:
     """What stands between a prompt and its object is the fact's, also in the examples before it."""
-    lm = tiny.build("llama", scale=8.0)
     joined = dataclasses.replace(TOWER, joint="")
     asked = read_samples(lm, *_examples(joined), [LAYER + 1], [LAYER + 1])
     weight = affine_maps(lm, asked).at(LAYER + 1)[0]
@@ -72,8 +73,7 @@ def _placed(lm: LanguageModel, subject: str) -> tuple[list[int], int, int]:
     return ids, LAYER + 1, position
 
 
-def test_the_subjects_state_moves_by_it_and_other_prompts_do_not() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_the_subjects_state_moves_by_it_and_other_prompts_do_not(lm: LanguageModel) -> None:
     ids, at = lm.tokens(TOWER.statement), len(lm.tokens(TOWER.subject)) - 1
     others = [Fact("Danielle Darrieux", "the mother tongue of {} is", "English")]
     edit = EDITOR.edit(lm, [TOWER])
@@ -85,8 +85,7 @@ def test_the_subjects_state_moves_by_it_and_other_prompts_do_not() -> None:
     torch.testing.assert_close(after - before, edit.layers[0].values[0], rtol=1e-3, atol=1e-4)
 
 
-def test_samples_are_of_the_relation_or_of_the_prompt(tmp_path: Path) -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_samples_are_of_the_relation_or_of_the_prompt(lm: LanguageModel, tmp_path: Path) -> None:
     other = dataclasses.replace(TOWER, prompt="{} stands in", relation="city")
     assert EDITOR.edit(lm, [other]).origin.report[0]["samples"] == 4
     with pytest.raises(EditRefusedError, match="0 other subjects of the relation 'towers'"):
@@ -109,8 +108,7 @@ def _sample(subject: str, answer: str) -> dict[str, str]:
     return {"subject": subject, "object": answer}
 
 
-def test_where_it_cannot_be() -> None:
-    lm = tiny.build("llama", scale=8.0)
+def test_where_it_cannot_be(lm: LanguageModel) -> None:
     with pytest.raises(SettingsError, match="layer 3 is the last"):
         dataclasses.replace(EDITOR, layer=-1).edit(lm, [TOWER])
     with pytest.raises(EditRefusedError, match=r"0 other subjects of the relation .* of the facts that ship"):

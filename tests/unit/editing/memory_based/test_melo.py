@@ -170,8 +170,7 @@ def test_rows_near_a_fact_have_its_block_and_others_are_the_models_own(family: s
         assert not torch.allclose(found[row], plain[row])
 
 
-def test_facts_are_learned_and_it_goes_on() -> None:
-    lm = tiny.build("llama")
+def test_facts_are_learned_and_it_goes_on(lm: LanguageModel) -> None:
     lm.architecture.head.weight.data.mul_(10)
     editor = Melo(layer=1, lr=0.05, steps=120, radius=1e-3, per_block=2)
     first = editor.edit(lm, FACTS[:2])
@@ -184,8 +183,7 @@ def test_facts_are_learned_and_it_goes_on() -> None:
         Melo(layer=1, rank=3, radius=1e-3).extend(lm, first, [RIVER])
 
 
-def test_shapes_that_do_not_fit() -> None:
-    lm = tiny.build("llama")
+def test_shapes_that_do_not_fit(lm: LanguageModel) -> None:
     memory = lm.memory(1)
     good: dict[str, Any] = {
         "keys": torch.ones(2, 48),

@@ -128,8 +128,7 @@ def test_a_later_fact_takes_the_place_of_an_earlier_entry(tmp_path: Path) -> Non
         memoir(active=0.5).extend(lm, loaded, [PLAYS])
 
 
-def test_a_fact_whose_prompt_is_one_token_is_refused_alone() -> None:
-    lm = tiny.build("llama")
+def test_a_fact_whose_prompt_is_one_token_is_refused_alone(lm: LanguageModel) -> None:
     short = Fact("Thomas", "{}", "guitar", id="short")
     with pytest.warns(UserWarning, match="'short' is refused: the prompt 'Thomas' has one token only"):
         edit = memoir(steps=1).edit(lm, [TOWER, short])

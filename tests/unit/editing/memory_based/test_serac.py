@@ -25,9 +25,7 @@ COSINE = 0.9
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep)
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from editing.editor import FactRefusedError
 ONE = read_dictionary(DICTIONARY)
 
 
-@pytest.fixture
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep)
 
 
 def ffn_output(lm: LanguageModel, prompt: str) -> torch.Tensor:

@@ -6,7 +6,7 @@ import stand_ins
 import tiny
 import torch
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.data.relations import relations_of
 from corrigenda.errors import FactError, SettingsError
 from editing import Memit, Rome
@@ -91,10 +91,9 @@ def test_each_frame_stands_behind_a_prefix_in_turn() -> None:
     ]
 
 
-def test_a_conversation_is_a_frame(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_conversation_is_a_frame(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The first one; it counts in a mean key as any other."""
     stand_ins.without_text(monkeypatch, tmp_path)
-    lm = tiny.build("llama")
     frames = Frames(1, chat=True)
     with pytest.raises(SettingsError, match=r"frames\.chat=true: the model's tokenizer has no chat template"):
         frames.with_chat(BORN, lm.tokenizer)
@@ -112,10 +111,9 @@ def test_a_conversation_is_a_frame(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert torch.equal(found[0].delta(1), found[1].delta(1))
 
 
-def test_rows_and_keys_over_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_and_keys_over_frames(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The mean key by hand: the bare prompt, the prefix and all frames together count a third each."""
     stand_ins.without_text(monkeypatch, tmp_path)
-    lm = tiny.build("llama")
     editor = Memit(layers=(1,), prefixes=PREFIXES, frames=Frames(2), value=ValueSettings(steps=3))
     keys, _ = editor.keys_and_residuals(lm, [TOWER])[1]
     texts = [
@@ -139,8 +137,7 @@ def test_rows_and_keys_over_frames(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert prompts.prefix.tolist() == [0, 1, 2, 3, -1]
 
 
-def test_a_subject_at_the_beginning_is_left_out_in_frames_too() -> None:
-    lm = tiny.build("llama")
+def test_a_subject_at_the_beginning_is_left_out_in_frames_too(lm: LanguageModel) -> None:
     fact = Fact("Rome", "{} is the capital of", "England", frames=("{} is in", "the city of {} is in"))
     prompts = build_prompts(lm, [fact], PREFIXES, "{} is a", "subject", Frames(2))
     assert prompts.prefix.tolist() == [1, 3, -1]

@@ -25,9 +25,7 @@ from eval.scoring.probabilities import score
 pytest.importorskip("lm_eval", reason="needs the package lm_eval (the extra harness)")
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep, scope="module")
 
 
 def origin(lm: LanguageModel) -> Origin:

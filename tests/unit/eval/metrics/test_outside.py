@@ -79,9 +79,7 @@ def outside(tmp_path: Path) -> Iterator[None]:
     METRICS.remove("answer_words")
 
 
-@pytest.fixture(scope="module")
-def lm() -> LanguageModel:
-    return tiny.build("llama", scale=8.0)
+lm = pytest.fixture(tiny.steep, scope="module")
 
 
 def words(lm: LanguageModel, fact: Fact) -> int:

@@ -155,8 +155,7 @@ def test_free_generation_can_be_left_out_for_large_t(by_notes: LanguageModel, tm
     assert all(set(case.after.values) == {"token_accuracy", "preservation"} for case in run.run.evaluation.cases)
 
 
-def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_right_after_an_edit_its_own_prompt_alone_can_be_measured(lm: LanguageModel, tmp_path: Path) -> None:
     asked = tuple(replace(fact, paraphrases=("{} was in",), neighbourhood=("Oslo is in",)) for fact in PLAIN[:2])
     runs = {
         after_each: go(
@@ -228,8 +227,7 @@ def test_the_scores_are_those_of_a_plain_measurement(tmp_path: Path) -> None:
     }
 
 
-def test_the_norm_of_the_change() -> None:
-    lm = tiny.build("llama")
+def test_the_norm_of_the_change(lm: LanguageModel) -> None:
     assert change_norm(lm) == {}
     origin = Origin(lm.name, lm.fingerprint, "test")
     d_ffn, d_model = lm.memory(0).values.shape
@@ -243,8 +241,7 @@ def test_the_norm_of_the_change() -> None:
         assert change_norm(lm) == {}
 
 
-def test_bad_settings_say_what_is_wrong(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_bad_settings_say_what_is_wrong(lm: LanguageModel, tmp_path: Path) -> None:
     run = EditRun(lm, PLAIN, Nudge(), SMALL, RunFolder(tmp_path))
     with pytest.raises(ValueError, match="nudge has no `extend`"):
         SequentialRun(run, SequentialSettings(regime="extend"))

@@ -8,10 +8,11 @@ from typing import ClassVar
 import pytest
 import tiny
 import torch
+from edits_parts import origin, random_update
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from corrigenda import CodebookEdit, ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, Origin, SideMemoryEdit
+from corrigenda import CodebookEdit, ContextEdit, Edit, Fact, LanguageModel, LowRankEdit, SideMemoryEdit
 from corrigenda.data import FactSet
 from corrigenda.data.embedded import dialogues, held_out_texts
 from corrigenda.forward.recording import forward_logits
@@ -28,14 +29,13 @@ FACT = Fact("Thomas", "{} lives in", "Rome", "Paris")
 FACTS = tuple(Fact(name, "{} lives in", "Rome", "Paris", id=name) for name in ("Thomas", "Danielle", "Ben", "Darrieux"))
 
 
-def origin(lm: LanguageModel) -> Origin:
-    return Origin(lm.name, lm.fingerprint, "by hand")
+def there(found: HeldOut | None) -> HeldOut:
+    assert found is not None
+    return found
 
 
 def read(lm: LanguageModel, settings: EvalSettings = FEW) -> HeldOut:
-    found = read_held_out(lm, settings)
-    assert found is not None
-    return found
+    return there(read_held_out(lm, settings))
 
 
 def by_hand(lm: LanguageModel, ids: list[int], first: int) -> float:
@@ -45,17 +45,7 @@ def by_hand(lm: LanguageModel, ids: list[int], first: int) -> float:
     return sum(float(logs[at - 1, ids[at]]) for at in range(first, len(ids)))
 
 
-def random_update(lm: LanguageModel, norm: float, seed: int = 0, facts: Sequence[Fact] = ()) -> LowRankEdit:
-    """A random update of rank 1, of so many times the norm of the layer's values."""
-    memory, draw = lm.memory(LAYER), torch.Generator().manual_seed(seed)
-    left = torch.randn(memory.d_ffn, 1, generator=draw)
-    right = torch.randn(1, memory.d_model, generator=draw)
-    size = norm * float(memory.values.norm()) / float(left.norm() * right.norm())
-    return LowRankEdit.of(lm, replace(origin(lm), facts=tuple(facts)), {LAYER: (size * left, right)})
-
-
-def test_windows_are_of_the_texts_in_turn_and_do_not_overlap() -> None:
-    lm = tiny.build("llama")
+def test_windows_are_of_the_texts_in_turn_and_do_not_overlap(lm: LanguageModel) -> None:
     settings = EvalSettings()
     windows = held_out_windows(lm, settings)
     assert [len(window) for window in windows] == [64] * 64
@@ -72,8 +62,7 @@ def test_a_text_that_is_too_short_is_an_error() -> None:
         read_held_out(tiny.build("llama"), EvalSettings(perplexity_windows=90))
 
 
-def test_no_windows_no_perplexity() -> None:
-    lm = tiny.build("llama")
+def test_no_windows_no_perplexity(lm: LanguageModel) -> None:
     none = replace(FEW, perplexity_windows=0)
     assert read_held_out(lm, none) is None
     [found] = measure(lm, [FACT], none)
@@ -90,8 +79,7 @@ def test_log_probs_by_hand(family: str) -> None:
     assert found.tokens == (11,) * 9
     assert found.log_probs == pytest.approx(expected, abs=1e-3)
     assert found.log_perplexity == pytest.approx(-sum(expected) / 99, abs=1e-4)
-    some = read_held_out(lm, FEW, [7, 2])
-    assert some is not None
+    some = there(read_held_out(lm, FEW, [7, 2]))
     assert some.windows == (7, 2)
     assert some.log_probs == pytest.approx(found.only([7, 2]).log_probs, abs=1e-4)
     one_by_one = read(lm, replace(FEW, max_tokens=1))
@@ -99,8 +87,7 @@ def test_log_probs_by_hand(family: str) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 45])
-def test_under_a_context_the_same_tokens_count(n: int) -> None:
-    lm = tiny.build("llama")
+def test_under_a_context_the_same_tokens_count(lm: LanguageModel, n: int) -> None:
     context = "Thomas plays the violin . " * (n // 5) + "Rome is " * (n % 5)
     ids = lm.tokenizer(context)["input_ids"]
     expected = [by_hand(lm, [*ids, *window], len(ids) + 1) for window in held_out_windows(lm, FEW)]
@@ -122,8 +109,7 @@ def test_a_context_that_leaves_no_room_leaves_no_perplexity(caplog: pytest.LogCa
     assert "token_accuracy" in found.values
 
 
-def test_special_tokens_stand_before_every_window() -> None:
-    lm = tiny.build("llama")
+def test_special_tokens_stand_before_every_window(lm: LanguageModel) -> None:
     lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     windows = held_out_windows(lm, FEW)
     assert all(1 not in window for window in windows)
@@ -133,8 +119,7 @@ def test_special_tokens_stand_before_every_window() -> None:
     assert {len(window) for window in held_out_windows(lm, replace(FEW, perplexity_window=64))} == {63}
 
 
-def test_dialogue_goes_through_the_chat_template() -> None:
-    lm = tiny.build("llama")
+def test_dialogue_goes_through_the_chat_template(lm: LanguageModel) -> None:
     plain = held_out_windows(lm, FEW)
     lm.tokenizer.chat_template = "{% for m in messages %}<s> {{ m['role'] }} ! {{ m['content'] }} </s>{% endfor %}"
     windows = held_out_windows(lm, FEW)
@@ -146,8 +131,7 @@ def test_dialogue_goes_through_the_chat_template() -> None:
     assert [token for window in windows[2::3] for token in window] == ids[:36]
 
 
-def test_what_stands_before_a_window_is_not_written_again_by_the_template() -> None:
-    lm = tiny.build("llama")
+def test_what_stands_before_a_window_is_not_written_again_by_the_template(lm: LanguageModel) -> None:
     lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     lm.tokenizer.chat_template = "<s>{% for m in messages %} {{ m['role'] }} ! {{ m['content'] }} </s>{% endfor %}"
     assert [window.count(1) for window in held_out_windows(lm, FEW)] == [0] * 9
@@ -184,20 +168,18 @@ def codebook(lm: LanguageModel, settings: EvalSettings) -> tuple[Edit, list[bool
 
 
 @pytest.mark.parametrize("make", [side_memory, codebook])
-def test_an_edit_that_routes_answers_in_some_windows(make: object) -> None:
-    lm = tiny.build("llama")
+def test_an_edit_that_routes_answers_in_some_windows(lm: LanguageModel, make: object) -> None:
     edit, answers = make(lm, FEW)  # type: ignore[operator]
     assert 0 < sum(answers) < 9
     [before] = measure(lm, [FACT], FEW)
     with edit.applied(lm):
         [after] = measure(lm, [FACT], FEW, [before])
-    assert before.held_out is not None
-    assert after.held_out is not None
-    assert before.held_out.activated is None
+    without, found = there(before.held_out), there(after.held_out)
+    assert without.activated is None
     assert "windows_activated" not in before.values
-    assert list(after.held_out.activated or ()) == answers
+    assert list(found.activated or ()) == answers
     assert after.values["windows_activated"] == pytest.approx(sum(answers) / 9)
-    old, new = before.held_out.by_window(), after.held_out.by_window()
+    old, new = without.by_window(), found.by_window()
     drifts = [new[window] - old[window] for window in range(9)]
     if make is side_memory:  # (a codebook's value stands at the last token, after which nothing is predicted)
         assert [abs(drift) > 1e-3 for drift in drifts] == answers
@@ -212,7 +194,7 @@ def test_a_random_update_is_told_from_none() -> None:
     settings = EvalSettings(generate=False, perplexity_window=16)
     found = {}
     for norm in (0.0, 5.0):
-        with random_update(lm, norm).applied(lm):
+        with random_update(lm, norm, LAYER).applied(lm):
             found[norm] = evaluate(lm, [FACT], settings).metrics["perplexity_drift"]
     none, update = found.values()
     assert (none["low"], none["after"], none["high"]) == (0, 0, 0)
@@ -232,13 +214,11 @@ def test_samples_take_turns() -> None:
     assert in_turn(3, EvalSettings(perplexity_windows=0)) == ()
 
 
-def test_on_windows_keeps_values_and_windows_together() -> None:
-    lm = tiny.build("llama")
+def test_on_windows_keeps_values_and_windows_together(lm: LanguageModel) -> None:
     [whole] = measure(lm, [FACT], FEW)
     part = on_windows(whole, (4, 8))
-    assert whole.held_out is not None
-    assert part.held_out == whole.held_out.only((4, 8))
-    levels = whole.held_out.by_window()
+    assert part.held_out == there(whole.held_out).only((4, 8))
+    levels = there(whole.held_out).by_window()
     assert part.values["log_perplexity"] == pytest.approx((levels[4] + levels[8]) / 2)
     assert {**part.values, "log_perplexity": 0} == {**whole.values, "log_perplexity": 0}
     assert on_windows(whole, ()) is whole
@@ -251,7 +231,8 @@ class Random:
     name: ClassVar[str] = "random"
 
     def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> LowRankEdit:
-        return random_update(lm, 1.0, len(facts[0].subject), facts)
+        edit = random_update(lm, 1.0, LAYER, seed=len(facts[0].subject))
+        return replace(edit, origin=replace(edit.origin, facts=tuple(facts), report=({},) * len(facts)))
 
 
 def run_of(folder: Path, **settings: int) -> EditRun:
@@ -269,12 +250,11 @@ def test_edited_one_by_one_the_facts_cover_all_windows(tmp_path: Path, monkeypat
     assert [one.windows for one in whole] == [tuple(range(9))]
     for place, fact in enumerate(FACTS):
         case = run.cases[fact.id]
-        assert case.before is not None
         mine = tuple((3 * place + number) % 9 for number in range(3))
+        assert case.before is not None
         assert case.before.held_out == whole[0].only(mine)
-        assert case.after.held_out is not None
-        assert case.after.held_out.windows == mine
-        drift = case.after.held_out.log_perplexity - case.before.held_out.log_perplexity
+        assert there(case.after.held_out).windows == mine
+        drift = there(case.after.held_out).log_perplexity - there(case.before.held_out).log_perplexity
         assert case.after.values["perplexity_drift"] == pytest.approx(drift, abs=1e-9)
         assert abs(drift) > 1e-4
     assert run.summary("single")["metrics"]["perplexity_drift"]["n"] == 4
@@ -297,11 +277,10 @@ def test_one_edited_model_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_in_a_sequence(tmp_path: Path) -> None:
     run = run_of(tmp_path, perplexity_sample=2)
     sequence = run_sequential(run, SequentialSettings(checkpoints=(2,), chunk=2))
-    windows = [case.after.held_out.windows for case in run.evaluation.cases if case.after.held_out is not None]
+    windows = [there(case.after.held_out).windows for case in run.evaluation.cases]
     assert windows == [(0, 1), (2, 3), (4, 5), (6, 7)]
     for case in sequence.retention.cases:
-        assert case.after.held_out is not None
-        assert case.after.held_out.windows == tuple(range(9))
+        assert there(case.after.held_out).windows == tuple(range(9))
     for point in sequence.curve:
         drift = point["metrics"]["perplexity_drift"]
         assert drift["low"] < drift["after"] < drift["high"]

@@ -2,7 +2,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import tiny
 import torch
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
@@ -118,8 +117,7 @@ def an_edit(lm: LanguageModel) -> LowRankEdit:
     return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "random"), {1: factors})
 
 
-def test_it_is_the_verdict_of_a_build(tmp_path: Path) -> None:
-    lm = tiny.build("llama")
+def test_it_is_the_verdict_of_a_build(lm: LanguageModel, tmp_path: Path) -> None:
     with an_edit(lm).applied(lm):
         says = [lm.generate(f"the {word} is in the city of", 1).strip() for word in ("tower", "river", "piano", "red")]
     targets = [says[0], "Rome", says[2], "Rome"]  # two hold
@@ -148,8 +146,7 @@ def test_it_is_the_verdict_of_a_build(tmp_path: Path) -> None:
         assert {changed.prompt for changed in one.changed} == {changed.prompt for changed in other.changed}
 
 
-def test_a_loaded_model_without_a_chat_template() -> None:
-    lm = tiny.build("llama")
+def test_a_loaded_model_without_a_chat_template(lm: LanguageModel) -> None:
     with (
         mock.patch.object(served, "load", return_value=lm),
         pytest.raises(ValueError, match="before=tiny: it has no chat template; leave via=chat out"),

@@ -90,9 +90,8 @@ def test_a_small_memory_changes_nothing() -> None:
     assert torch.allclose(wide.scores, narrow.scores, atol=1e-6)
 
 
-def test_a_model_without_the_usual_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_the_usual_cache(lm: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corrigenda.forward.recording.cached", lambda *_: None)
-    lm = tiny.build("llama")
     for site in ("block", "ffn"):
         settings = CausalTrace(site=site, window=2, noise=NOISE)  # type: ignore[arg-type]
         trace = settings.find(lm, FACT, "top")

@@ -6,7 +6,7 @@ import tiny
 import torch
 from wise_parts import BEN, EIFFEL, FACTS, TEXT, losses, mask, wise
 
-from corrigenda import Fact
+from corrigenda import Fact, LanguageModel
 from corrigenda.data.embedded import embedded_facts
 from corrigenda.forward.recording import forward_logits, record
 from corrigenda.moments.second_moment import second_moment
@@ -15,9 +15,8 @@ from editing.memory_based.wise.margins import prompt_scores
 from editing.memory_based.wise.unrelated import run_unrelated, unrelated_coefficients
 
 
-def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
+def test_prompts_about_other_subjects_are_learned_to_be_left_alone(lm: LanguageModel) -> None:
     """The same words about subjects that nobody edits score lower with them in the loss; none is an edited subject."""
-    lm = tiny.build("llama")
     subjects = [fact.subject for fact in embedded_facts()[::40]]
     prompts = [fact.prompt.format(subject) for fact in FACTS for subject in subjects]
     activated = {}
@@ -32,9 +31,8 @@ def test_prompts_about_other_subjects_are_learned_to_be_left_alone() -> None:
     assert activated[8] < activated[0]
 
 
-def test_remembered_facts_stay_activated() -> None:
+def test_remembered_facts_stay_activated(lm: LanguageModel) -> None:
     """With them in the loss no fact scores much lower than beta asks for; without, an earlier one is."""
-    lm = tiny.build("llama")
     beta = 6 * Coordinates.of(lm, 2, wise()).unit
     ended = {}
     for remembered in (0, 4):
@@ -107,8 +105,7 @@ def test_a_side_memory_is_learned_with_the_others_in_view() -> None:
     assert sum(in_view[2:]) < 0.7 * sum(apart[2:])
 
 
-def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
-    lm = tiny.build("llama")
+def test_shards_stay_in_their_subspaces_and_the_bound_holds(lm: LanguageModel) -> None:
     editor = wise(max_norm=0.2)
     edit = editor.edit(lm, FACTS)
     coordinates = Coordinates.of(lm, 2, editor)
@@ -123,9 +120,8 @@ def test_shards_stay_in_their_subspaces_and_the_bound_holds() -> None:
 
 
 @pytest.mark.parametrize("merge", ["ties", "mean"])
-def test_a_shard_is_learned_with_the_others_in_place(merge: Any) -> None:
+def test_a_shard_is_learned_with_the_others_in_place(lm: LanguageModel, merge: Any) -> None:
     """What the merged memory says is what was trained; of shards that were learned apart it says something else."""
-    lm = tiny.build("llama")
     editor = wise(stop=0.001, edits_per_shard=2, replay=0, merge=merge)
     trained = {}
     for with_others in (True, False):
@@ -141,9 +137,8 @@ def test_a_shard_is_learned_with_the_others_in_place(merge: Any) -> None:
     assert trained[False] > 0.05
 
 
-def test_replay_reaches_the_facts_of_other_shards() -> None:
+def test_replay_reaches_the_facts_of_other_shards(lm: LanguageModel) -> None:
     """Learned with the others in place, a shard makes good what it costs their facts; without replay it does not."""
-    lm = tiny.build("llama")
     kept = {}
     for replay in (0, 2):
         edit = wise(edits_per_shard=3, stop=0.001, replay=replay).edit(lm, FACTS)
@@ -152,9 +147,8 @@ def test_replay_reaches_the_facts_of_other_shards() -> None:
     assert kept[2] < kept[0]
 
 
-def test_repeated_and_contradicting_facts() -> None:
+def test_repeated_and_contradicting_facts(lm: LanguageModel) -> None:
     """The same fact takes no second place; of two that contradict each other the later wins, and this is counted."""
-    lm = tiny.build("llama")
     other = dataclasses.replace(EIFFEL, id="", target_new="Berlin")
     again = dataclasses.replace(EIFFEL, id="again")
     editor = wise(edits_per_shard=1)
@@ -176,8 +170,7 @@ def test_repeated_and_contradicting_facts() -> None:
         assert wins < loses - 0.3
 
 
-def test_a_subject_that_is_edited_is_left_alone_no_more() -> None:
-    lm = tiny.build("llama")
+def test_a_subject_that_is_edited_is_left_alone_no_more(lm: LanguageModel) -> None:
     editor = wise(other_subjects=1, edits_per_shard=4)
     first = editor.edit(lm, FACTS[:2])
     (name, _), (other, m) = first.state.others
