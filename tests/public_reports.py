@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import edits_parts
 import tiny
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -14,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel, LowRankEdit
 from corrigenda.moments.text import Text
 from editing import Rome, ValueSettings
 
@@ -89,15 +90,7 @@ def rome(**changes: Any) -> Rome:
 
 def low_rank(lm: LanguageModel, ranks: dict[int, int], seed: int = 0) -> LowRankEdit:
     """Random updates of these ranks of some layers."""
-    draw = torch.Generator().manual_seed(seed)
-    factors = {
-        layer: (
-            torch.randn(lm.memory(layer).d_ffn, rank, generator=draw) * 0.3,
-            torch.randn(rank, lm.memory(layer).d_model, generator=draw) * 0.3,
-        )
-        for layer, rank in ranks.items()
-    }
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "test"), factors)
+    return edits_parts.low_rank(lm, seed, ranks)
 
 
 @torch.no_grad()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from by_hooks import logits
+from edits_parts import random_update
 from stand_ins import identity_moments
 
 from corrigenda import Edit, Fact, LanguageModel, LowRankEdit, Origin
@@ -42,13 +44,8 @@ def lm() -> LanguageModel:
 
 def of_size(lm: LanguageModel, size: float, facts: Sequence[Fact] = (FACT,)) -> LowRankEdit:
     """A random edit of one layer, so many times as large as what it changes."""
-    draw = torch.Generator().manual_seed(0)
-    values = lm.memory(1).values
-    left, right = torch.randn(len(values), 3, generator=draw), torch.randn(3, values.shape[1], generator=draw)
-    scale = size * float(values.norm()) / float((left @ right).norm())
-    return LowRankEdit.of(
-        lm, Origin(lm.name, lm.fingerprint, "outside", facts=tuple(facts)), {1: (left, scale * right)}
-    )
+    edit = random_update(lm, size, rank=3)
+    return dataclasses.replace(edit, origin=Origin(lm.name, lm.fingerprint, "outside", facts=tuple(facts)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +63,7 @@ def test_the_figures_by_whole_forwards_of_each_text_by_itself(lm: LanguageModel)
     edit = of_size(lm, 0.5)
 
     def log_probs(text: str) -> torch.Tensor:
-        with torch.no_grad():
-            found = lm.model(input_ids=torch.tensor([lm.tokens(text)])).logits[0].double().log_softmax(-1)
-        return found
+        return logits(lm, lm.tokens(text)).double().log_softmax(-1)
 
     def nll() -> float:
         parts = [-log_probs(text)[range(len(lm.tokens(text)) - 1), lm.tokens(text)[1:]] for text in TEXTS]

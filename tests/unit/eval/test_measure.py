@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 import tiny
 import torch
+from by_hooks import logits
 from edits_parts import random_update
 from torch import Tensor
 
@@ -107,9 +108,7 @@ def build(family: str = "llama") -> LanguageModel:
 
 
 def next_token(lm: LanguageModel, prompt: str) -> Tensor:
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([lm.tokenizer(prompt)["input_ids"]])).logits
-    return logits[0, -1].double().log_softmax(-1)
+    return logits(lm, lm.tokenizer(prompt)["input_ids"])[-1].double().log_softmax(-1)
 
 
 def continuation(lm: LanguageModel, prompt: str) -> list[int]:
@@ -117,9 +116,8 @@ def continuation(lm: LanguageModel, prompt: str) -> list[int]:
     ids = lm.tokenizer(prompt)["input_ids"]
     added: list[int] = []
     for _ in range(SMALL.preservation_tokens):
-        with torch.no_grad():
-            logits = lm.model(input_ids=torch.tensor([ids + added])).logits[0, -1]
-        added.append(next(token for token in logits.argsort(descending=True).tolist() if token not in lm.end_ids))
+        likeliest = logits(lm, ids + added)[-1].argsort(descending=True).tolist()
+        added.append(next(token for token in likeliest if token not in lm.end_ids))
     return added
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import origin
 from malformed_parts import refused
 from torch import Tensor
@@ -31,11 +32,7 @@ def lm(request: pytest.FixtureRequest) -> LanguageModel:
 def codebook(lm: LanguageModel) -> CodebookEdit:
     """Answers `SPOKEN` alone."""
     memory = lm.memory(2)
-    keys = []
-    for prompt in PROMPTS:
-        with torch.no_grad(), memory.capture() as seen:
-            lm.model(input_ids=torch.tensor([lm.tokens(prompt)]))
-        keys.append(seen.coefficients[0, -1])
+    keys = [coefficients(lm, 2, lm.tokens(prompt))[-1] for prompt in PROMPTS]
     radius = float(nearest_keys(keys[0][None], torch.stack(keys[1:]))[1]) / 2
     value = 30 * torch.randn(1, memory.d_model, generator=torch.Generator().manual_seed(2))
     return CodebookEdit.of(memory, origin(lm), keys[0][None], value, torch.tensor([radius]))

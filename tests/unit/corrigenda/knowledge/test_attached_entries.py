@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from made_entries import MadeUp, a_fact, do, verbs
 
 from corrigenda import AttachedEdit, Fact, KnowledgeBase, LanguageModel
@@ -44,10 +45,9 @@ class Taken:
                 ids = lm.tokenizer(upto, add_special_tokens=False)["input_ids"]
                 whole = lm.tokens(prompt)
                 place = len(whole) - len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + len(ids) - 1
-                with lm.memory(layer).capture() as seen:
-                    forward_logits(lm, lm.batch([whole]))
+                key = coefficients(lm, layer, whole)[place]
                 value = 5 * torch.randn(lm.memory(layer).d_model, generator=draw)
-                found.append(Entry(fact.id, layer, seen.coefficients[0, place], value, lm.fingerprint))
+                found.append(Entry(fact.id, layer, key, value, lm.fingerprint))
         return found
 
 
@@ -65,11 +65,7 @@ def test_thresholds_and_values_by_hand(lm: LanguageModel, activation: str, tmp_p
     edit = compiled(tmp_path / "kb", lm, how)
     [layer] = edit.layers
     texts = [lm.tokens(prompt) for prompt in unrelated_prompts()] + [list(text) for text in UNRELATED]
-    m = []
-    for ids in texts:
-        with lm.memory(LAYER).capture() as seen:
-            forward_logits(lm, lm.batch([ids]))
-        m.append(seen.coefficients[0].double())
+    m = [coefficients(lm, LAYER, ids).double() for ids in texts]
     for_view, for_thresholds = torch.cat(m[::2]), torch.cat(m[1::2])
     deviation = (for_view.var(0, correction=0) + 0.01 * for_view.var(0, correction=0).mean()).sqrt()
 

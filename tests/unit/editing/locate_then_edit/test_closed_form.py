@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from editors_parts import bits, same_bits
 from rome_parts import ROME, build
 from stand_ins import FACTS
@@ -409,9 +410,7 @@ def test_how_alike_keys_are_is_the_cosine_in_the_metric_of_the_ridged_moment(
     keys = []
     for fact in facts:
         text = fact.statement[: fact.statement.index(fact.subject) + len(fact.subject)]
-        with lm.memory(1).capture() as seen:
-            lm.model(input_ids=torch.tensor([lm.tokenizer(text)["input_ids"]]))
-        keys.append(seen.coefficients[0, -1].double())
+        keys.append(coefficients(lm, 1, lm.tokenizer(text)["input_ids"])[-1].double())
     C = moment.matrix
     inverse = torch.linalg.inv(C + ridge * C.diagonal().mean() * torch.eye(len(C), dtype=torch.float64))
     left, right = keys

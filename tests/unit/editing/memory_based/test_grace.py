@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from by_hooks import leaving
+from by_hooks import coefficients, leaving
 from torch import Tensor
 from wise_parts import BEN, DANIELLE, EIFFEL, losses
 
@@ -22,9 +22,7 @@ def grace(**changes: Any) -> Grace:
 
 
 def key(lm: LanguageModel, prompt: str) -> Tensor:
-    with lm.memory(2).capture() as seen:
-        forward_logits(lm, lm.batch([lm.tokens(prompt)]))
-    return seen.coefficients[0, -1]
+    return coefficients(lm, 2, lm.tokens(prompt))[-1]
 
 
 def apart(lm: LanguageModel, left: Fact, right: Fact) -> float:
@@ -87,11 +85,7 @@ def test_radius_of_a_new_ball(lm: LanguageModel) -> None:
     """A share of the median distance between the keys of unrelated texts."""
     editor = grace(radius=None, relative_radius=0.01)
     edit = editor.edit(lm, [EIFFEL])
-    keys = []
-    for ids in editor.text.sequences(lm):
-        with lm.memory(2).capture() as seen:
-            forward_logits(lm, lm.batch([ids]))
-        keys.append(seen.coefficients[0, -1])
+    keys = [coefficients(lm, 2, ids)[-1] for ids in editor.text.sequences(lm)]
     distances = sorted(float((a - b).norm()) for i, a in enumerate(keys) for b in keys[:i])
     assert float(edit.radii[0]) == pytest.approx(0.01 * distances[(len(distances) - 1) // 2], rel=1e-3)
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from edits_parts import origin
 from torch import Tensor, nn
 
@@ -108,9 +109,7 @@ def test_the_nearest_member_of_the_nearest_cluster_answers() -> None:
 
 
 def key(lm: LanguageModel, layer: int, prompt: str) -> Tensor:
-    with lm.memory(layer).capture() as seen:
-        lm.model(input_ids=torch.tensor([lm.tokens(prompt)]))
-    return seen.coefficients[0, -1].float()
+    return coefficients(lm, layer, lm.tokens(prompt))[-1].float()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

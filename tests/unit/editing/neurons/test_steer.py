@@ -3,7 +3,7 @@ from contextlib import ExitStack
 import pytest
 import tiny
 import torch
-from by_hooks import changed_input, logits
+from by_hooks import changed_input, coefficients, logits
 
 from corrigenda import LanguageModel
 from editing.neurons.steer import steer
@@ -50,11 +50,7 @@ def test_coefficients_are_driven(family: str, how: str, positions: str) -> None:
 def test_the_unit_is_of_the_layers_coefficients(lm: LanguageModel) -> None:
     texts = [TEXT, "Big Ben stands in"]
     edit = steer(lm, NEURONS, 2.0, prompts=texts)
-    rows = []
-    for text in texts:
-        with torch.no_grad(), lm.memory(1).capture() as seen:
-            lm.model(input_ids=torch.tensor([lm.tokens(text)]))
-        rows.append(seen.coefficients[0, 1:])
+    rows = [coefficients(lm, 1, lm.tokens(text))[1:] for text in texts]
     unit = float(torch.cat(rows).square().mean().sqrt())
     assert edit.scales[1][1].tolist() == pytest.approx([2 * unit, -2 * unit], rel=1e-5)
     assert edit.origin.settings["units"]["1"] == pytest.approx(unit, rel=1e-5)

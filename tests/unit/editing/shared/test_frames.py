@@ -5,6 +5,7 @@ import pytest
 import stand_ins
 import tiny
 import torch
+from by_hooks import coefficients
 
 from corrigenda import Fact, LanguageModel
 from corrigenda.data.relations import relations_of
@@ -125,9 +126,7 @@ def test_rows_and_keys_over_frames(lm: LanguageModel, monkeypatch: pytest.Monkey
     by_hand = []
     for text in texts:
         end = len(lm.tokenizer(text[: text.index("tower") + 5])["input_ids"]) - 1
-        with lm.memory(1).capture() as seen:
-            lm.model(input_ids=torch.tensor([lm.tokenizer(text)["input_ids"]]))
-        by_hand.append(seen.coefficients[0, end].detach())
+        by_hand.append(coefficients(lm, 1, lm.tokenizer(text)["input_ids"])[end])
     expected = (by_hand[0] + by_hand[1] + (by_hand[2] + by_hand[3]) / 2) / 3
     torch.testing.assert_close(keys[0], expected, rtol=1e-4, atol=1e-5)
     assert group_weights([1, 1, 2]).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 6, 1 / 6])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from by_hooks import logits
 from edits_parts import random_update
 from harness_parts import ANSWER_TASK, CHOICES, QUESTIONS, continuations
 from tasks import CHOICE_TASK, only_own_tasks
@@ -91,8 +92,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def log_prob(lm: LanguageModel, question: str, target: str, before: str = "") -> float:
     """From one whole forward in float64 of the softmax, token by token."""
     prompt, ids = (lm.tokenizer(text)["input_ids"] for text in (before + question, f"{before}{question} {target}"))
-    with torch.no_grad():
-        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    logs = logits(lm, ids).double().log_softmax(-1)
     return sum(float(logs[place - 1, ids[place]]) for place in range(len(prompt), len(ids)))
 
 
@@ -172,8 +172,7 @@ def test_no_second_bos_in_running_text() -> None:
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     lm = LanguageModel(tiny.build("llama", scale=8.0).model, tokenizer, "with-bos")
     ids = lm.tokens(QUESTIONS[0])
-    with torch.no_grad():
-        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    logs = logits(lm, ids).double().log_softmax(-1)
     whole = sum(float(logs[place, token]) for place, token in enumerate(ids[1:]))
     texts = [(QUESTIONS[0],), (f"<s> {QUESTIONS[0]}",)]
     found = edited_model(lm).loglikelihood_rolling(requests("loglikelihood_rolling", texts))

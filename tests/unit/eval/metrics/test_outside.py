@@ -1,16 +1,14 @@
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import tiny
-import torch
 import yaml
+from sequences import Nudge
 
-from corrigenda import Fact, LanguageModel, Origin, ValueEdit
+from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
@@ -52,18 +50,6 @@ FACTS = FactSet(
         for number, subject in enumerate(("Thomas", "Danielle", "tower"))
     ),
 )
-
-
-@dataclass(frozen=True)
-class Nudge:
-    """Adds a small random matrix for each fact."""
-
-    name: ClassVar[str] = "nudge"
-
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ValueEdit:
-        draw = torch.Generator().manual_seed(len(facts[0].subject))
-        shape = lm.memory(1).values.shape
-        return ValueEdit.of(lm, Origin.of(lm, self, facts), {1: 0.1 * torch.randn(shape, generator=draw)})
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,10 @@
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import tiny
+from sequential_parts import Notes, facts
 
-from corrigenda import ContextEdit, EditRefusedError, Fact, LanguageModel, Origin
-from corrigenda.data import FactSet
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
 from corrigenda.runs.folder import RunFolder
@@ -18,29 +15,11 @@ from eval import EditRun, EvalSettings, SequentialSettings, run_batch, run_seque
 MEASURED = EvalSettings(generate=False, perplexity_windows=0)
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Writes the facts before every prompt, or refuses; keeps what it was asked."""
-
-    name: ClassVar[str] = "notes"
-
-    refuses: bool = False
-    asked: list[list[str]] = field(default_factory=list, compare=False)
-
-    def edit(self, lm: LanguageModel, facts: Sequence[Fact]) -> ContextEdit:
-        self.asked.append([fact.id for fact in facts])
-        if self.refuses:
-            raise EditRefusedError("not today")
-        text = " ".join(f"{fact.statement} {fact.target_new} ." for fact in facts)
-        return ContextEdit(Origin(lm.name, lm.fingerprint, self.name, {}, tuple(facts)), text)
+REFUSING = Notes(refused=("Thomas", "river"))
 
 
 def run_of(folder: Path, editor: Any, *targets: tuple[str, str]) -> EditRun:
-    facts = [
-        Fact(subject, "the city of {} is", target, "Berlin", id=f"{number}-{subject}-{target}")
-        for number, (subject, target) in enumerate(targets)
-    ]
-    return EditRun(tiny.build("llama"), FactSet("some", tuple(facts)), editor, MEASURED, RunFolder(folder))
+    return EditRun(tiny.build("llama"), facts(*targets), editor, MEASURED, RunFolder(folder))
 
 
 TARGETS = [("Thomas", "Rome"), ("river", "Paris"), ("Thomas", "London"), ("river", "paris ")]
@@ -50,7 +29,7 @@ def test_the_deduplicate(tmp_path: Path) -> None:
     editor = Notes()
     run = run_of(tmp_path / "all", editor, *TARGETS)
     run_batch(run)
-    assert editor.asked == [["2-Thomas-London", "3-river-paris "]]
+    assert editor.asked == [("", ["2-Thomas-London", "3-river-paris "])]
     summary = run.summary("batch")
     counts = {name: summary[name] for name in ("n_facts", "n_failed", "n_overwritten", "n_repeated")}
     assert counts == {"n_facts": 4, "n_failed": 0, "n_overwritten": 1, "n_repeated": 1}
@@ -59,8 +38,8 @@ def test_the_deduplicate(tmp_path: Path) -> None:
     assert said == [
         {"superseded_by": "2-Thomas-London"},
         {"repeated_by": "3-river-paris "},
-        {"contradicts": "0-Thomas-Rome"},
-        {"repeats": "1-river-Paris"},
+        {"noted": "2-Thomas-London", "contradicts": "0-Thomas-Rome"},
+        {"noted": "3-river-paris ", "repeats": "1-river-Paris"},
     ]
     assert [run.cases[fact.id].seconds is None for fact in run.facts] == [True, True, False, False]
     # As they are read again, and as though only the others had been asked for.
@@ -73,14 +52,14 @@ def test_the_deduplicate(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_editor_or_measurement_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path, Notes(), TARGETS[0])
-    with pytest.raises(ValueError, match=r"begun with another editor \(notes {'refuses': False}, now"):
-        EditRun(run.lm, run.facts, Notes(refuses=True), MEASURED, run.folder)
+    with pytest.raises(ValueError, match=r"begun with another editor \(notes .*'refused': .*, now"):
+        EditRun(run.lm, run.facts, REFUSING, MEASURED, run.folder)
     with pytest.raises(ValueError, match="begun with another settings"):
         EditRun(run.lm, run.facts, Notes(), EvalSettings(generate=False), run.folder)
 
 
 def test_a_refused_batch_fails_at_what_was_asked(tmp_path: Path) -> None:
-    run = run_of(tmp_path, Notes(refuses=True), *TARGETS)
+    run = run_of(tmp_path, REFUSING, *TARGETS)
     run_batch(run)
     assert run.summary("batch")["n_failed"] == 2
     assert [bool(run.cases[fact.id].error) for fact in run.facts] == [False, False, True, True]

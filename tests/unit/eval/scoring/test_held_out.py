@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import tiny
 import torch
+from by_hooks import logits
 from edits_parts import origin, random_update
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
@@ -40,8 +41,7 @@ def read(lm: LanguageModel, settings: EvalSettings = FEW) -> HeldOut:
 
 def by_hand(lm: LanguageModel, ids: list[int], first: int) -> float:
     """The sum of the log-probabilities of the tokens from a place on, from one whole forward."""
-    with torch.no_grad():
-        logs = lm.model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    logs = logits(lm, ids).double().log_softmax(-1)
     return sum(float(logs[at - 1, ids[at]]) for at in range(first, len(ids)))
 
 

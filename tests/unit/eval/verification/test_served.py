@@ -2,9 +2,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
+from edits_parts import low_rank
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.runs.folder import RunFolder
 from corrigenda.serving import Via
 from eval import EvalSettings
@@ -111,14 +111,9 @@ def test_in_a_chat_the_answer_may_stand_anywhere() -> None:
     assert not other.holds
 
 
-def an_edit(lm: LanguageModel) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(0)
-    factors = torch.randn(48, 2, generator=draw), 3.0 * torch.randn(2, 32, generator=draw)
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "random"), {1: factors})
-
-
 def test_it_is_the_verdict_of_a_build(lm: LanguageModel, tmp_path: Path) -> None:
-    with an_edit(lm).applied(lm):
+    edit = low_rank(lm, 0, {1: 2})
+    with edit.applied(lm):
         says = [lm.generate(f"the {word} is in the city of", 1).strip() for word in ("tower", "river", "piano", "red")]
     targets = [says[0], "Rome", says[2], "Rome"]  # two hold
     facts = [
@@ -126,14 +121,14 @@ def test_it_is_the_verdict_of_a_build(lm: LanguageModel, tmp_path: Path) -> None
         for word, target in zip(("tower", "river", "piano", "red"), targets, strict=True)
     ]
     settings = EvalSettings(max_new_tokens=20, preservation_tokens=10, perplexity_windows=0)
-    theirs = verify(lm, an_edit(lm), facts, settings, RunFolder(tmp_path))
+    theirs = verify(lm, edit, facts, settings, RunFolder(tmp_path))
     questions = [question for fact in facts for question in questions_of(fact, "completions", 20, 10)]
     with mock.patch.object(served, "load", return_value=lm):
         asked = Loaded("tiny", "completions")
     before: dict[ServedPrompt, str] = {}
     after: dict[ServedPrompt, str] = {}
     asked.ask(questions, before.__setitem__, "Asking")
-    with an_edit(lm).applied(lm):
+    with edit.applied(lm):
         asked.ask(questions, after.__setitem__, "Asking")
     ours = verified(facts, after, before, "completions", 20, 10)
     assert [one.holds for one in ours] == [one.holds for one in theirs]

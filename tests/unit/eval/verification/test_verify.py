@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 import tiny
-import torch
+from edits_parts import random_update
 
-from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda import Fact, LanguageModel
 from corrigenda.runs.folder import RunFolder
 from eval import EvalSettings
 from eval.verification import unedited
@@ -43,14 +43,8 @@ SETTINGS = EvalSettings(max_new_tokens=4, preservation_tokens=3, perplexity_wind
 lm = pytest.fixture(tiny.llama, scope="module")
 
 
-def an_edit(lm: LanguageModel, size: float) -> LowRankEdit:
-    draw = torch.Generator().manual_seed(0)
-    factors = torch.randn(48, 2, generator=draw), size * torch.randn(2, 32, generator=draw)
-    return LowRankEdit.of(lm, Origin(lm.name, lm.fingerprint, "random"), {1: factors})
-
-
 def test_what_is_said_is_what_the_model_says(lm: LanguageModel, tmp_path: Path) -> None:
-    edit = an_edit(lm, 3.0)
+    edit = random_update(lm, 30.0)
     verified = verify(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path))
     assert [one.case.fact for one in verified] == FACTS
     assert not lm.edits
@@ -71,8 +65,8 @@ def test_what_is_said_is_what_the_model_says(lm: LanguageModel, tmp_path: Path) 
 
 def test_a_second_proof_asks_the_unedited_model_nothing(lm: LanguageModel, tmp_path: Path) -> None:
     kept = tmp_path / "unedited"
-    verify(lm, an_edit(lm, 1.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
-    edit, fewer = an_edit(lm, 3.0), FACTS[1:]
+    verify(lm, random_update(lm, 10.0), FACTS, SETTINGS, RunFolder(tmp_path / "first"), Unedited(lm, SETTINGS, kept))
+    edit, fewer = random_update(lm, 30.0), FACTS[1:]
     anew = verify(lm, edit, fewer, SETTINGS, RunFolder(tmp_path / "anew"))
     asked = AssertionError("the unedited model was asked")
     with (
@@ -118,7 +112,7 @@ def test_what_is_damaged_or_of_other_facts_goes(lm: LanguageModel, tmp_path: Pat
 
 
 def test_a_killed_proof_goes_on(lm: LanguageModel, tmp_path: Path) -> None:
-    edit = an_edit(lm, 3.0)
+    edit = random_update(lm, 30.0)
     whole = verify(lm, edit, FACTS, SETTINGS, RunFolder(tmp_path / "whole"))
     real, calls = verifying.measure, []
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import logits
 from malformed_parts import refused
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, ValueEdit
@@ -83,10 +84,9 @@ def test_a_space_alone_before_the_answer_is_not_what_is_followed() -> None:
     lm = tiny.build_byte_level()
     space, one = lm.tokenizer(" 1")["input_ids"]
     circuit = found(lm, tiny.NUMBER, (), "1949", ablation="zero", metric="log_probability")
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([[*lm.tokens(tiny.NUMBER.statement), space]])).logits[0, -1]
+    said = logits(lm, [*lm.tokens(tiny.NUMBER.statement), space])[-1]
     assert circuit.objects[0] == "1"
-    assert float(circuit.ends[1]) == pytest.approx(float(logits.log_softmax(-1)[one]), abs=1e-4)
+    assert float(circuit.ends[1]) == pytest.approx(float(said.log_softmax(-1)[one]), abs=1e-4)
 
 
 @pytest.mark.parametrize(

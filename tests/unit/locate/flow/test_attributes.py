@@ -1,8 +1,11 @@
+import itertools
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from by_hooks import leaving, logits
 
 from corrigenda import Fact, LanguageModel
 from locate.flow.attributes import AttributeFlow, attribute_flow, attribute_tokens
@@ -13,26 +16,12 @@ TEXTS = ["Danielle Darrieux was born in Paris, France. The language of France is
 
 def outputs(lm: LanguageModel, ids: list[int]) -> dict[tuple[str, int], torch.Tensor]:
     """What attention, FFN and block of each layer return, (position, d_model)."""
-    found: dict[tuple[str, int], torch.Tensor] = {}
-    handles = []
-    for layer in range(lm.n_layers):
-        parts = {
-            "attention": lm.architecture.attention(layer),
-            "ffn": lm.architecture.values(layer),
-            "block": lm.architecture.block(layer),
-        }
-        for name, module in parts.items():
-
-            def keep(_module, _args, out, name=name, layer=layer):
-                out = out[0] if isinstance(out, tuple) else out
-                found[name, layer] = out if out.ndim == 2 else out[0]
-
-            handles.append(module.register_forward_hook(keep))
-    with torch.no_grad():
-        lm.model(input_ids=torch.tensor([ids]))
-    for handle in handles:
-        handle.remove()
-    return found
+    parts = {"attention": lm.architecture.attention, "ffn": lm.architecture.values, "block": lm.architecture.block}
+    places = list(itertools.product(parts, range(lm.n_layers)))
+    with ExitStack() as stack:
+        seen = [stack.enter_context(leaving(parts[name](layer))) for name, layer in places]
+        logits(lm, ids)
+    return {place: out.reshape(-1, out.shape[-1]) for place, [out] in zip(places, seen, strict=True)}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
@@ -77,9 +66,8 @@ def test_a_space_alone_before_the_answer_is_not_what_is_followed() -> None:
     lm = tiny.build_byte_level()
     space, one = lm.tokenizer(" 1")["input_ids"]
     found = attribute_flow(lm, tiny.NUMBER, answer="1949")
-    with torch.no_grad():
-        logits = lm.model(input_ids=torch.tensor([[*lm.tokens(tiny.NUMBER.statement), space]])).logits[0, -1]
-    assert int(found.state_ranks[-1]) == int((logits > logits[one]).sum())
+    said = logits(lm, [*lm.tokens(tiny.NUMBER.statement), space])[-1]
+    assert int(found.state_ranks[-1]) == int((said > said[one]).sum())
 
 
 def test_words_that_are_attributes() -> None:

@@ -1,6 +1,7 @@
 import pytest
 import tiny
 import torch
+from by_hooks import logits
 from knowledge_neurons_parts import ANSWERS, PROMPT, brute_force, build, probability, quiet, tokens
 from malformed_parts import refused
 
@@ -102,9 +103,7 @@ def test_answers() -> None:
     assert knowledge_neurons(lm, FACT, steps=1, layers=[3]).question.answer == "French"
     assert knowledge_neurons(lm, FACT, "Dutch", steps=1, layers=[3]).question.answer == "Dutch"
     top = knowledge_neurons(lm, FACT, "top", steps=1, layers=[3])
-    with torch.no_grad():
-        best = int(lm.model(input_ids=torch.tensor([lm.tokenizer(FACT.statement)["input_ids"]])).logits[0, -1].argmax())
-    assert top.question.answer_ids == (best,)
+    assert top.question.answer_ids == (int(logits(lm, lm.tokenizer(FACT.statement)["input_ids"])[-1].argmax()),)
 
 
 def test_an_answer_that_stands_in_the_prompt_is_named_and_attributed() -> None:

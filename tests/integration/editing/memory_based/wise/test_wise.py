@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from by_hooks import coefficients
 from wise_parts import BEN, EIFFEL, FACTS, TEXT, losses, mask, wise
 
 from corrigenda import Fact, LanguageModel
@@ -190,12 +191,8 @@ def test_epsilon_lies_between_the_facts_and_what_is_unrelated(facts: list[Fact],
     """Halfway between both, but not below the margin, and below every fact."""
     lm = tiny.build("llama")
     edit = wise(margin=margin).edit(lm, facts)
-    scores = []
-    for fact in facts:
-        ids = lm.tokens(fact.statement)
-        with lm.memory(2).capture() as seen:
-            forward_logits(lm, lm.batch([ids]))
-        scores.append(float((seen.coefficients[0, 1:].double() @ edit.deltas[0].double()).norm(dim=1).mean()))
+    own = [coefficients(lm, 2, lm.tokens(fact.statement))[1:].double() for fact in facts]
+    scores = [float((m @ edit.deltas[0].double()).norm(dim=1).mean()) for m in own]
     [raw] = unrelated_coefficients(lm, 2, wise().unrelated).values()
     norms = torch.tensor([float((m.double() @ edit.deltas[0].double()).norm(dim=1).mean()) for m in raw])
     lowest, highest = min(scores), float(norms.quantile(0.99))
