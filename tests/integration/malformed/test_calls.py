@@ -56,7 +56,6 @@ LENGTHS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "target": (lambda lm: encode_target(lm.tokenizer, "the", "tower " * (MOST_TARGET_TOKENS + 1)), "257 tokens"),
     "generate": (lambda lm: lm.generate(LONG), "5000 tokens. with up to 50 new tokens has 5049"),
     "generate-one-too-many": (lambda lm: lm.generate("tower " * 60, 6), "has 65 tokens"),
-    "generate-too-many": (lambda lm: lm.generate("the tower", 10**6), "with up to 1000000 new tokens"),
     "generate-one-of-two": (lambda lm: lm.generate(["the tower", LONG], 5), "5004 tokens"),
     "decode": (lambda lm: decode(lm, [[5] * 65], 0), "65 tokens"),
     "batch": (lambda lm: lm.batch([[5, 6], [5] * 65]), "65 tokens, and tiny-llama reads at most 64; shorten it"),
@@ -129,10 +128,8 @@ def test_generated_tokens_count(lm: LanguageModel) -> None:
 
 PROMPTS: dict[str, Case[LanguageModel]] = {
     "number": (lambda lm: lm.generate(3), TypeError, "prompts must be a text or a list of texts, not int 3"),  # type: ignore[call-overload]
-    "none": (lambda lm: lm.generate(None), TypeError, "not NoneType"),  # type: ignore[call-overload]
     "dict": (lambda lm: lm.generate({"a": 1}), TypeError, "not dict"),  # type: ignore[call-overload]
     "bytes": (lambda lm: lm.generate(b"the"), TypeError, "not bytes"),  # type: ignore[call-overload]
-    "list-of-numbers": (lambda lm: lm.generate([3]), TypeError, "a prompt must be a text, not int"),  # type: ignore[list-item]
     "list-of-none": (lambda lm: lm.generate(["the", None]), TypeError, "a prompt must be a text"),  # type: ignore[list-item]
     "empty-list": (lambda lm: lm.generate([]), ValueError, "at least one prompt"),
     "empty": (lambda lm: lm.generate(""), ValueError, "has no token"),
@@ -142,7 +139,6 @@ PROMPTS: dict[str, Case[LanguageModel]] = {
     "empty-row": (lambda lm: lm.batch([[5], []]), ValueError, "every sequence at least one token"),
     "no-embedding": (lambda lm: lm.batch([[5, 99]]), ValueError, "token 99 .* has no embedding in tiny-llama"),
     "window-zero": (lambda lm: causal_trace(lm, FACT, "top", site="ffn", window=0), ValueError, "window"),
-    "window-negative": (lambda lm: causal_trace(lm, FACT, "top", site="ffn", window=-2), ValueError, "window"),
 }
 
 
