@@ -25,6 +25,7 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, check
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import label_of, reports_after
+from editing.shared.epochs import in_turn
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.outliers import WHY
@@ -146,7 +147,7 @@ class Grace(OneLayer, Extendable[CodebookEdit]):
             rows, unusable = self._rows(side, facts)
             report: list[dict[str, Any]] = []
             members: list[int | None] = []
-            for number, fact in enumerate(facts):
+            for number, fact in enumerate(in_turn(facts, "GRACE")):
                 if number in rows:
                     figures, member = self._add(side, book, rows[number], fact)
                 else:

@@ -22,6 +22,7 @@ from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.memory_based.grace import learn_value
 from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
+from editing.shared.epochs import in_turn
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.together import together
@@ -109,7 +110,8 @@ class Horen(OneLayer, Extendable[HopfieldEdit]):
             side = SideLayer(lm, layer)
             rows = self._rows(side, facts)
             keys = [_key(row, self.part) for row in rows]
-            learned = [self._learn(side, row, fact) for row, fact in zip(rows, facts, strict=True)]
+            asked = list(zip(rows, facts, strict=True))
+            learned = [self._learn(side, row, fact) for row, fact in in_turn(asked, self.name)]
         values = [value for value, _ in learned]
         parts = torch.stack(keys), torch.stack(values)
         if own is not None:

@@ -24,7 +24,7 @@ from editing.editor import EditRefusedError, require_targets
 from editing.memory_based.grace import slack, usual_distance
 from editing.registry import register
 from editing.shared.entries import label_of
-from editing.shared.epochs import in_epochs
+from editing.shared.epochs import in_epochs, in_turn
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.together import together
@@ -129,7 +129,7 @@ class Melo(OneLayer, Extendable[BlocksEdit]):
             clusters = Clusters(radius, own, labels, lm.dtype)
             factors: list[tuple[Tensor, Tensor]] = [] if own is None else [*zip(own.left, own.right, strict=True)]
             figures: list[dict[str, Any]] = []
-            for begin in range(0, len(facts), self.per_block):
+            for begin in in_turn(range(0, len(facts), self.per_block), "MELO", "block"):
                 group = range(begin, min(begin + self.per_block, len(facts)))
                 pair, said = self._block(side, rows.pick(group), [facts[number] for number in group], len(factors))
                 for number, report in zip(group, said, strict=True):

@@ -25,6 +25,7 @@ from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.contexts import contexts
 from editing.shared.entries import EntriesState, reports_after
+from editing.shared.epochs import in_turn
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.together import together
@@ -137,7 +138,8 @@ class Memoir(OneLayer, Extendable[MaskedMemoryEdit]):
                 masks = own.masks[kept]
             means = torch.cat([_mean(row.coefficients[0], row.prompts[0]) for row in rows])
             found = top_masks(means - background, permutation, active)
-            report = [self._learn(side, delta, *each) for each in zip(facts, rows, found, strict=True)]
+            asked = list(zip(facts, rows, found, strict=True))
+            report = [self._learn(side, delta, *each) for each in in_turn(asked, self.name)]
         origin = Origin.of(lm, self, *reports_after(own, facts, report))
         parts = delta, torch.cat([masks, found]), background, permutation
         return MaskedMemoryEdit(origin, layer, memory.path, *parts, self.threshold, state=state.followed(kept, facts))

@@ -23,6 +23,7 @@ from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, check
 from editing.editor import FactRefusedError, require_targets
 from editing.registry import register
 from editing.shared.entries import EntriesState, reports_after
+from editing.shared.epochs import in_turn
 from editing.shared.extending import Extendable, check_previous, state_of, without
 from editing.shared.layers import OneLayer
 from editing.shared.together import together
@@ -146,7 +147,7 @@ class TPatcher(OneLayer, Extendable[AddedNeuronsEdit]):
             patching = _Patching(self, SideLayer(lm, layer), [state.facts[number] for number in kept], facts)
             neurons = patching.none if own is None else _of_entries(own, state.counts, kept)
             report: list[dict[str, Any]] = []
-            for number in range(len(facts)):
+            for number in in_turn(range(len(facts)), self.name):
                 new, figures = patching.learn(number, neurons)
                 report.append(figures)
                 counts.append(len(new[0]))

@@ -1,17 +1,28 @@
-"""Passes over facts in shuffled mini-batches, as all editors take them that train on a loss of each fact.
+"""How editors learn facts: one after another, or in passes over shuffled mini-batches, and how far they are.
 
-Yang et al. 2026, "Fine-tuning Done Right in Model Editing": breadth first, every fact once before any is seen again.
+For the passes: Yang et al. 2026, "Fine-tuning Done Right in Model Editing": breadth first, every fact once before any
+is seen again.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from corrigenda import Fact
+from corrigenda.system.progress import counted, track
 from editing.editor import EditRefusedError
+
+T = TypeVar("T")
+
+
+def in_turn(items: Sequence[T], editor: str, what: str = "fact") -> Iterable[T]:
+    """The items, one after another; of several it is said how far the learning is."""
+    if len(items) == 1:  # whoever asked for one says what is at work
+        return items
+    return track(items, f"{editor}: learning {counted(len(items), what)}", bar=False)
 
 
 def in_epochs(
@@ -36,7 +47,10 @@ def in_epochs(
     last = torch.full((len(facts),), math.inf)
     edited = len(facts) - beside
     history: list[list[float]] = []  # after each pass, of each fact
-    for _ in range(epochs):
+    passes: Iterable[int] = range(epochs)
+    if len(facts) > batch_size:
+        passes = track(passes, f"{editor}: at most {epochs} passes over {len(facts)} facts", bar=False)
+    for _ in passes:
         for batch in torch.randperm(len(facts), generator=shuffle).split(batch_size):
             losses = losses_of(batch.tolist())
             last[batch] = losses.detach().cpu()

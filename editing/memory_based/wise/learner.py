@@ -26,6 +26,7 @@ from editing.memory_based.wise.settings import CANDIDATES, WiseSettings
 from editing.memory_based.wise.state import WiseState
 from editing.memory_based.wise.unrelated import Kinds, draw_evenly
 from editing.shared.contexts import contexts
+from editing.shared.epochs import in_turn
 from editing.shared.outliers import WHY
 from editing.shared.training_rows import Rows, RowsForward, SideLayer, target_rows, thinned
 
@@ -90,7 +91,7 @@ class Learner:
         todo = list(rows)
         others = self._run_other_subjects(todo)
         stopped = ""
-        for batch in self._batches(todo):
+        for batch in in_turn(self._batches(todo), "WISE", "group"):
             if stopped:
                 for number in batch:
                     self._refuse(number, stopped)
