@@ -38,6 +38,9 @@ _LONGEST_WAIT = 60.0
 _LONGEST_REPLY = 2**22
 """Bytes of a reply, at most."""
 
+_SHORTEST_KEY = 8
+"""Characters of a key, at least; what is shorter ("none", "EMPTY") stands for one, and may be a word of an answer."""
+
 
 class ServerError(CorrigendaError, ConnectionError):
     """A server that cannot be asked; the message says which, what happened, and what to do."""
@@ -51,7 +54,7 @@ class Server:
         url: the address up to ``/v1``, such as ``http://localhost:8080/v1``.
         via: how it is asked.
         sends: what goes with each request: the model's name, the temperature, ...
-        key: goes into the header of each request, and into no message.
+        key: goes into the header of each request, and into no message if it has 8 characters.
         timeout: seconds until a request counts as lost.
         retries: how often a request is made again.
         wait: seconds before it is made again the first time; each further time twice as long, or what the server asks
@@ -184,7 +187,8 @@ class Server:
 
     def _without_key(self, text: str) -> str:
         """A text of the server's, which may repeat the key that it was given."""
-        return text if not self.key else text.replace(self.key, "(the key)")
+        key = self.key or ""
+        return text if len(key) < _SHORTEST_KEY else text.replace(key, "(the key)")
 
     def _failed(self, problem: str) -> ServerError:
         return ServerError(f"{self.name} at {self.url}: {problem}")

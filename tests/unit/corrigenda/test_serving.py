@@ -139,6 +139,8 @@ def test_the_key_is_in_nothing_that_is_kept(stub: Any) -> None:
         said = failure(stub, key=KEY)
         assert KEY not in said
         assert "(the key)" in said
+    stub.answers = [(200, server_stub.completion("none of them"))]
+    assert ask(stub, key="none") == "none of them"  # what stands for a key, at a server that wants none
 
 
 def test_half_a_character(stub: Any) -> None:
