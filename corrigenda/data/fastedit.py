@@ -1,6 +1,6 @@
 """The schema of FastEdit's request files (hiyouga, "FastEdit: Editing large language models within 10 seconds")."""
 
-from corrigenda.data.fields import Record, fields_named, identifier, text, text_or_texts
+from corrigenda.data.fields import Record, fields_named, identifier, target, text, text_or_texts
 from corrigenda.facts import SLOT, Fact
 
 _NAMES = {"subject": "subject", "prompt": "prompt", "target_new": "target", "paraphrases": "queries", "id": "id"}
@@ -24,7 +24,7 @@ def parse(record: Record) -> Fact:
         return Fact(
             subject=text(record, "subject"),
             prompt=text(record, "prompt"),
-            target_new=text(record, "target"),
+            target_new=target(record, "target"),
             id=identifier(record, "id"),
             paraphrases=text_or_texts(record, "queries"),
         )
