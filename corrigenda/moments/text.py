@@ -127,7 +127,7 @@ class Text:
         if self.source == "shipped":
             paragraphs = shipped_text().split("\n\n")
         elif self._is_file:
-            paragraphs = expanded(self.source).read_text(encoding="utf-8").split("\n\n")
+            paragraphs = expanded(self.source).read_text(encoding="utf-8-sig").split("\n\n")
         elif self.source in HUB or (_HUB_ID.fullmatch(self.source) and not self.source.endswith(".txt")):
             paragraphs = _stream(self.source)
         else:

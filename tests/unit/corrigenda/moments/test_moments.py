@@ -160,6 +160,8 @@ def test_text_of_a_file(lm: LanguageModel, file: Path) -> None:
     assert [len(sequence) for sequence in sequences] == [9] * 12
     words = lm.tokenizer(file.read_text(), add_special_tokens=False)["input_ids"]
     assert [token for sequence in sequences for token in sequence] == words[: 12 * 9]
+    file.write_text(file.read_text(), encoding="utf-8-sig")  # as some editors save it
+    assert text.sequences(lm) == sequences
 
 
 def test_a_sequence_begins_as_a_prompt_does(file: Path) -> None:
