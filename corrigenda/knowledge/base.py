@@ -212,7 +212,7 @@ class KnowledgeBase:
             how many.
         """
         facts = self.facts
-        write_facts(Path(path), facts)
+        write_facts(expanded(path), facts)
         return len(facts)
 
     def import_(self, path: str | Path, schema: str = "plain") -> list[dict[str, str]]:
@@ -345,15 +345,17 @@ class KnowledgeBase:
 
     def _without_entries(self, lm: LanguageModel, settings: Mapping[str, Any] | None) -> tuple[Fact, ...]:
         """The facts in force that have to be solved, those whose entries are damaged among them."""
-        unsolved = {fact.id for fact in self.unsolved(lm, settings)}
-        damaged = dict[str, str]()
-        for fact in self.active:
+        active, damaged = self.active, dict[str, str]()
+        unsolved = {fact.id for fact in self.unsolved(lm, settings, active)}
+        for fact in active:
             if fact.id not in unsolved:
                 try:
                     self.entries(lm, [fact])
                 except KnowledgeBaseError as error:
                     damaged[fact.id] = str(error)
+                except ValueError:
+                    pass  # another process changed it meanwhile
         if damaged:
             first = next(iter(damaged.values()))
             warnings.warn(f"{counted(len(damaged), 'fact')} to solve anew: {first}", stacklevel=3)
-        return tuple(fact for fact in self.active if fact.id in unsolved or fact.id in damaged)
+        return tuple(fact for fact in active if fact.id in unsolved or fact.id in damaged)

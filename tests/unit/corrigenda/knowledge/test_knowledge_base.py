@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -149,11 +150,12 @@ def test_each_model_has_its_own_entries(kb: KnowledgeBase, lm: LanguageModel) ->
     assert solved(kb, lm, FACTS)
 
 
-def test_export_and_import(kb: KnowledgeBase, tmp_path: Path) -> None:
+def test_export_and_import(kb: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     said = [*FACTS, a_fact(0, "Ålesund", id="later"), Fact("Ann", "{} speaks", None, "French", id="erased")]
     kb.insert(said)
     path = tmp_path / "facts.jsonl"
-    assert kb.export(path) == 6
+    assert kb.export("~/facts.jsonl") == 6
     assert read_facts(path).facts == tuple(said)
     with KnowledgeBase.open(tmp_path / "other.kb") as other:
         assert other.import_(path)[4] == {"contradicts": "fact-0"}
@@ -233,6 +235,23 @@ class TestNothingIsChanged:
         assert ids(kb.unsolved(lm)) == ["fact-1"]
         kb.solve(lm, MadeUp())
         assert solved(kb, lm, [a_fact(1, "Oslo")])
+
+    def test_a_fact_that_changes_while_it_is_looked_for_what_to_solve(
+        self, kb: KnowledgeBase, lm: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kb.insert(FACTS, lm, MadeUp())
+        unsolved = kb.unsolved
+
+        def meanwhile(*asked: Any) -> tuple[Fact, ...]:
+            found = unsolved(*asked)
+            with KnowledgeBase.open(kb.path) as other:
+                other.update(a_fact(1, "Oslo"))
+                other.delete("fact-2")
+            return found
+
+        monkeypatch.setattr(kb, "unsolved", meanwhile)
+        assert kb.solve(lm, MadeUp()) == 0
+        assert ids(unsolved(lm)) == ["fact-1"]
 
 
 class TestFilesThatCannotBeUsed:
