@@ -61,6 +61,8 @@ class EntrySolver:
             found["contexts"] = contexts(lm, editor.prefix_lengths, editor.text, editor.seed)
         if editor.frames.most:
             found["frames"] = editor.frames.key
+        if editor.frames.chat:
+            found["chat_template"] = str(lm.tokenizer.chat_template)
         return found
 
     def require_own(self, lm: LanguageModel, entries: Sequence[Entry]) -> None:

@@ -173,6 +173,13 @@ def test_settings_of_the_solver_alone_count(lm: LanguageModel) -> None:
     assert how_of(other).solver.settings(lm) != said[0]
     kept = [how_of(Suit(layers=(1,), prefixes=("",), energy=energy)).solver.settings(lm) for energy in (0.4, 0.6)]
     assert kept[0] != kept[1]  # of its keys a part is taken away
+    in_chats = how_of(dataclasses.replace(EDITORS[0], frames=Frames(chat=True))).solver
+    kept = []
+    for template in ("{{ messages[0].content }} :", "user : {{ messages[0].content }} :"):
+        lm.tokenizer.chat_template = template
+        kept.append(in_chats.settings(lm))
+    lm.tokenizer.chat_template = None
+    assert kept[0] != kept[1]  # what of it is a prompt says the template
     knows_words = tiny.build_byte_level()
     sampled = dataclasses.replace(EDITORS[0], prefixes=None, prefix_lengths=((6, 2),), text=Text("self"))
     shipped = dataclasses.replace(sampled, text=Text("shipped"))
