@@ -2,9 +2,9 @@
 
 By its closed form an editor merges them into the weights. MEMIT's is V = A^-1 B with A = lambda C + sum k k^T and B =
 lambda C V0 + sum k v^T (a linear memory, as in Larimar, Das et al. 2024; lambda C as in Meng et al. 2023, eq. 14),
-AlphaEdit's the same in the null space, EMMET's and ROME's meet the entries exactly. Entries are solved for in the order
-of the facts' ids; several layers are written from the bottom, each measured anew. So the edit depends on the list
-alone.
+AlphaEdit's the same in the null space, ROME's meets the entries exactly, EMMET's but for its `eps`. Entries are solved
+for in the order of the facts' ids; several layers are written from the bottom, each measured anew. So the edit depends
+on the list alone.
 """
 
 from collections.abc import Mapping, Sequence
