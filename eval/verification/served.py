@@ -162,8 +162,8 @@ def _measured(
     old = {} if before is None else {record.prompt: record.answer for record in before.elsewhere()}
     for record in found.elsewhere():
         if (then := old.get(record.prompt)) is not None and record.answer is not None:
-            record.blank = not then.strip()  # no answer to preserve
-            record.preserved = None if record.blank else record.answer.strip() == then.strip()
+            record.blank = not (then if via == "chat" else first_line(then)).strip()
+            record.preserved = record.answer.strip() == then.strip() if then.strip() else None
     METRICS.judge(fact, found)
     found.values = METRICS.computed(before, found)
     return found

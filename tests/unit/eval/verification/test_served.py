@@ -83,6 +83,14 @@ def test_white_space_at_the_ends_is_the_servers() -> None:
     assert one.case.after.values["preservation"] == 1.0
 
 
+def test_an_answer_that_begins_with_a_line_break_is_blank_as_in_a_build() -> None:
+    said = GOOD | {"The": "\nParis, France"}
+    for via, blank in (("completions", 2 / 3), ("chat", 0.0)):
+        [one] = verified([FACT], answered(via, **said), answered(via, **said), via, 20, 10)  # type: ignore[arg-type]
+        assert one.case.after.values["blank_answers"] == pytest.approx(blank)
+        assert one.case.after.values["preservation"] == 1.0
+
+
 def test_without_a_model_before() -> None:
     now = answered("completions", **GOOD | {"The": " Rome too"})
     [one] = verified([FACT], now, None, "completions", 20, 10)
