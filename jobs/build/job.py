@@ -31,6 +31,7 @@ from corrigenda.settings.checked import checked
 from editing.editor import require_targets
 from editing.knowledge.how import BESIDE, How, how_named, how_of
 from eval import EvalSettings
+from eval.measure import depends_on
 from eval.verification.page import page
 from eval.verification.verify import verify
 from eval.verification.report import report_of
@@ -217,9 +218,11 @@ class Build:
 
     def _verification_folder(self, edit: Edit) -> RunFolder:
         """Where the facts that are verified are written down: by the edit, the facts and how they are asked."""
+        measured = depends_on(self.lm, self.settings, "eval.verification.verify")
         with edit.applied(self.lm):
             asked = {
                 "edit": self.lm.edits.content_hash(),
+                "with": measured,
                 "settings": asdict(self.settings),
                 "facts": [fact.to_dict() for fact in active_facts(self.facts)],
             }

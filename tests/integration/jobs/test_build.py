@@ -144,9 +144,15 @@ def test_a_killed_build_goes_on(home: Path, tmp_path: Path) -> None:
         said = build(home, folder, source)
     assert "+ 5 new" in said  # against the build that is there
     assert report_in(folder)["n_facts"] == 6
-    # What was verified of an edit says nothing of another one of the same facts.
+    # What was verified of an edit says nothing of another one of the same facts, nor of what other code measures.
     with mock.patch.object(BuildFolder, "replace", side_effect=KeyboardInterrupt):
         build(home, folder, source, succeeds=False)
+    with (
+        mock.patch("eval.measure.code_version", return_value="another"),
+        mock.patch("eval.verification.verify.measure", side_effect=KeyboardInterrupt) as measured,
+    ):
+        build(home, folder, source, succeeds=False)
+    assert measured.called
     with mock.patch("eval.verification.verify.measure", side_effect=KeyboardInterrupt) as measured:
         build(home, folder, source, "editor.eps=0.5", succeeds=False)
     assert measured.called
