@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corrigenda.facts import Fact
+from corrigenda.text.words import UNSEEN
 
 _TYPED = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "‐": "-", "–": "-", "−": "-"})
 """Quotes and dashes as they are typed for those as they are set; NFKC makes one hyphen of two."""
@@ -23,9 +24,11 @@ _TYPED = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '
 def normalised(text: str) -> str:
     """A text as the rule compares it: Unicode NFKC, without case, with single spaces and none at the ends.
 
-    Typographic quotes and dashes count as those on a keyboard: "O’Brien" is "O'Brien".
+    Typographic quotes and dashes count as those on a keyboard: "O’Brien" is "O'Brien". What is not seen, as a soft
+    hyphen, does not count.
     """
-    return " ".join(unicodedata.normalize("NFKC", text).translate(_TYPED).casefold().split())
+    seen = UNSEEN.sub("", text).replace("\u200b", " ")
+    return " ".join(unicodedata.normalize("NFKC", seen).translate(_TYPED).casefold().split())
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ def test_normalised() -> None:
     assert normalised("  The\tEiffel\n Tower ") == "the eiffel tower"
     assert normalised("STRASSE") == normalised("Straße")
     assert normalised("ﬁve") == "five"
+    assert normalised("\ufeffHou\u00adston\u200b") == normalised("Houston\u200e") == "houston"  # as copied from a page
 
 
 def test_against_all_pairs() -> None:
