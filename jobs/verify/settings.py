@@ -75,7 +75,8 @@ class VerifySettings:
                 "it out"
             )
         require_address("job.before", self.before or self.url)
-        if (self.server(before=True).address, self.before_model) == (self.server().address, self.model):
+        old, new = self.server(before=True), self.server()
+        if (old.address, old.sends) == (new.address, new.sends):
             raise SettingsError(
                 f"job.before_model={self.before_model}: this is the model that is verified; name another, or leave "
                 "before and before_model out"

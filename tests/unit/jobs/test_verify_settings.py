@@ -20,6 +20,7 @@ def settings(**given: Any) -> VerifySettings:
         ({"before": "http://"}, "job.before='http://' must begin with"),
         ({"key": "NOT_THERE_AT_ALL"}, "job.key='NOT_THERE_AT_ALL': there is no such environment variable"),
         ({"model": "m", "before_model": "m"}, "job.before_model=m: this is the model that is verified"),
+        ({"before_model": "old", "send": {"model": "m"}}, "job.before_model=old: this is the model that is verified"),
         ({"before": f"{URL}/"}, "job.before_model=None: this is the model that is verified; name another"),
         ({"before_key": "HOME"}, "job.before=None: before_model and before_key are of an address"),
         ({"before_model": "m", "before_key": "HOME"}, "job.before_key=HOME: the model before is at the same address"),
