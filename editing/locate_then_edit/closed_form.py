@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from corrigenda import Edit, Fact, LanguageModel, Origin, WeightEdit
+from corrigenda.edits.context import TextEdit
 from corrigenda.edits.weights import require_writable
 from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.moments.experts import Moment
@@ -193,15 +194,18 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         n_written, width = state.n_written + len(facts), lm.memory(layers[0]).width
         warn_of_load(self.name, n_written, width, self.most_per_coefficient, self.when_crowded)
         batches, writing = self._batches(lm, facts), self._writing(lm, layers, moments)
+        reads_more = any(isinstance(edit, TextEdit) for edit in lm.edits)
         reported = [] if own is None else list(own.origin.report)
         found: list[Round] = []
         with present(lm, own), ExitStack() as written:
             for number in range(1, self.rounds + 1):
                 told = "" if number == 1 else f"round {number} of {self.rounds}"
                 with lm.edits.suspended() if number == 1 and self.solve_on == "unedited" else nullcontext():
-                    targets, report = self._targets(lm, batches, layers, told)
+                    # `batches` have what edits put before prompts, which the unedited model does not read.
+                    asked = self._batches(lm, facts) if reads_more and not lm.edits else batches
+                    targets, report = self._targets(lm, asked, layers, told)
                     if self.after.norm_anchor:
-                        rows, (_, weights) = SubjectRows(lm, [batch.prompts for batch in batches]), self._contexts(lm)
+                        rows, (_, weights) = SubjectRows(lm, [batch.prompts for batch in asked]), self._contexts(lm)
                         anchor_targets(lm, reported, rows, self.resolved_site(lm), weights, targets, report)
                         reported += report
                 task = task_of(self.name, lm, batches, targets, report)

@@ -6,7 +6,7 @@ import tiny
 import torch
 from stand_ins import FACTS, without_text
 
-from corrigenda import Edit, LanguageModel
+from corrigenda import ContextEdit, Edit, LanguageModel, Origin
 from editing import AfterTreatments, Memit, ValueSettings
 from editing.locate_then_edit.after_treatments import anchor_norms, spare_singular, spare_spherical
 
@@ -106,3 +106,12 @@ def test_targets_on_the_unedited_model_depend_on_no_earlier_edit(lm: LanguageMod
     assert behind["loss"] == alone["loss"]
     anew = MEMIT.extend(lm, MEMIT.edit(lm, FACTS[:2]), FACTS[2:]).origin.report[-1]
     assert "solved" not in anew
+
+
+def test_targets_on_the_unedited_model_are_of_prompts_as_it_reads_them(lm: LanguageModel) -> None:
+    """They are kept as those of the model without the text that an edit puts before prompts."""
+    editor = dataclasses.replace(MEMIT, solve_on="unedited")
+    with ContextEdit(Origin(lm.name, lm.fingerprint, "x"), "Rome is in Italy . ").applied(lm):
+        behind_text = editor.edit(lm, FACTS[:1]).origin.report[0]
+    anew = dataclasses.replace(editor, keep_targets=False).edit(lm, FACTS[:1]).origin.report[0]
+    assert behind_text["loss"] == anew["loss"]
