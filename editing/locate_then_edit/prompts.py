@@ -94,9 +94,14 @@ class Prompts:
             for start, left_out in zip(self.at_start.tolist(), self.outlying.tolist(), strict=True)
         ]
 
-    def left(self, number: int) -> list[int]:
-        """The prefixes of a fact's prompts where an outlier state left others out; else none."""
-        return self.prefix[(self.fact == number) & self.rewriting].tolist() if self.outlying[number] else []
+    def left(self, number: int, kept: bool) -> list[int]:
+        """The prefixes of a fact's prompts where an outlier state left others out; else none.
+
+        And -1 where it left out the row about what is to be kept, which there is with `kept`.
+        """
+        own = self.fact == number
+        found = self.prefix[own & self.rewriting].tolist() if self.outlying[number] else []
+        return [*found, -1] if kept and not bool((own & ~self.rewriting).any()) else found
 
     def of_facts(self, facts: Sequence[int]) -> Prompts:
         """The rows of some of the facts, in ascending order."""

@@ -108,7 +108,7 @@ class Solving:
         state = f"{lm.cache_key} {lm.edits.content_hash()} {lm.dtype}" if self.keep else ""
         entries = [
             [
-                {n: self._entry(lm, state, fact, n, batch.prompts.left(place)) for n in layers}
+                {n: self._entry(lm, state, fact, n, batch.prompts.left(place, self.position != "last")) for n in layers}
                 for place, fact in enumerate(batch.facts)
             ]
             for batch in batches

@@ -165,15 +165,17 @@ def test_a_damaged_entry_is_solved_for_again(lm: LanguageModel, solves: list[int
 
 
 def test_a_target_of_fewer_contexts_is_another(lm: LanguageModel) -> None:
-    """Which contexts are outliers goes by all layers that an editor aims at."""
+    """Which contexts are outliers, and whether what is to be kept is, goes by all layers that an editor aims at."""
     prompts = build_prompts(lm, FACTS[:1], PREFIXES, VALUE.kl_prompt, VALUE.kl_position)
     fewer = dataclasses.replace(prompts._rows(prompts.prefix != 1), outlying=torch.ones(1, dtype=torch.long))
+    free = prompts._rows(prompts.rewriting)
     solving = Solving(PREFIXES, VALUE, "ffn", keep=True)
-    of_all, of_fewer, again = (
-        solving.targets(lm, [Batch(FACTS[:1], one)], [1])[0][1] for one in (prompts, fewer, prompts)
+    of_all, of_fewer, of_free, again = (
+        solving.targets(lm, [Batch(FACTS[:1], one)], [1])[0][1] for one in (prompts, fewer, free, prompts)
     )
     assert torch.equal(of_all, again)
     assert not torch.equal(of_all, of_fewer)
+    assert not torch.equal(of_all, of_free)
 
 
 def test_what_is_not_finite_is_not_kept(tmp_path: Path) -> None:
