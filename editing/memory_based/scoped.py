@@ -139,6 +139,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
         Raises:
             IndexError: the model has no such layer.
             SettingsError: the layer is the last, or lies below one that the gate reads.
+            UnsupportedModelError: the layer is a mixture of experts.
         """
         self._require(lm)
         self._prefixes(lm)
@@ -154,6 +155,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
             FactRefusedError: a prompt does not name its subject as whole words.
             IndexError: the model has no such layer.
             SettingsError: the layer is the last, or lies below one that the gate reads.
+            UnsupportedModelError: the layer is a mixture of experts.
         """
         require_targets(self.name, facts)
         layer = self._require(lm)
@@ -180,7 +182,6 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
         self._require_words(facts)
         layer, batches = self._require(lm), self._batches(lm, facts)
         targets, _ = self._solving(lm, None).targets(lm, batches, [layer])
-        _ = lm.memory(layer).d_ffn  # a base's entry has the key of one memory, which a mixture has not
         rows = SubjectRows(lm, [batch.prompts for batch in batches])
         keys, outputs = rows.measured(lm, layer, layer, "block", self._weights(lm))
         return {layer: (keys, targets[layer] - outputs)}
@@ -246,6 +247,7 @@ class Scoped(OneLayer, Extendable[ScopedEdit]):
                 f"{self.name}: layer {layer} is the last of {lm.name}, and nothing later reads what is added there at "
                 "the prompt; name one below it"
             )
+        _ = lm.memory(layer).d_ffn  # what applies such an edit, and an entry of a base, take one memory, and no mixture
         return layer
 
     def _require_words(self, facts: Sequence[Fact]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from corrigenda import Edit, EditRefusedError, Fact, KnowledgeBase, LanguageModel, ScopedEdit, WrongModelError
 from corrigenda.edits.gate import Gate
 from corrigenda.edits.routed import activated
-from corrigenda.errors import SettingsError
+from corrigenda.errors import SettingsError, UnsupportedModelError
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.chat import chat_tokens
 from corrigenda.prompts import encode_target
@@ -169,6 +169,8 @@ def test_what_is_refused(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> N
         dataclasses.replace(editor, layer=0).edit(lm, [TOWER])
     with pytest.raises(WrongModelError, match="the gate is tiny-llama's"):
         editor.edit(tiny.build("llama", seed=1), [TOWER])
+    with pytest.raises(UnsupportedModelError, match="layer 2 is a mixture of 4 experts"):  # before anything is solved for
+        editor.edit(tiny.build("mixtral"), [TOWER])
     part = Fact("Eif", "the {}fel tower is in", "Rome")
     with pytest.raises(EditRefusedError, match="'Eif' is no whole words of its prompt"):
         editor.edit(lm, [part])
