@@ -175,10 +175,15 @@ class Fact:
 
     @property
     def request(self) -> dict[str, str | None]:
-        """What is asked for, by name; also frames, and the claim where its joint is no space. Kept files go by this."""
+        """What is asked for, by name; also frames, the joint that is given, and the claim where its joint is no space.
+
+        Kept files go by this.
+        """
         asked = {"subject": self.subject, "prompt": self.prompt, "target_new": self.target_new}
         if self.frames:
             asked["frames"] = json.dumps(self.frames)
+        if self.joint is not None:  # which is that of frames, too, where another may follow from their ends
+            asked["joint"] = self.joint
         usual = self.target_new is None or self.claim == f"{self.statement} {self.target_new}"
         return asked if usual else {**asked, "claim": self.claim}
 

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ def test_what_is_kept_on_disk_goes_by_the_joint() -> None:
     assert Fact("x", "{} is in", None, "Rome").request["target_new"] is None
     assert Fact("中国", "{}的首都是", "利马").request["claim"] == "中国的首都是利马"
     assert Fact("x", "{} is in", "Rome", joint="\n").request["claim"] == "x is in\nRome"
+    framed = Fact("x", "{} is in", "Rome", frames=("{}\n",))  # behind this frame nothing stands, else a space
+    assert framed.request != dataclasses.replace(framed, joint=" ").request
 
 
 def test_probes_answers_as_targets() -> None:

@@ -169,7 +169,7 @@ def test_what_is_refused(lm: LanguageModel, editor: Scoped, tmp_path: Path) -> N
         dataclasses.replace(editor, layer=0).edit(lm, [TOWER])
     with pytest.raises(WrongModelError, match="the gate is tiny-llama's"):
         editor.edit(tiny.build("llama", seed=1), [TOWER])
-    with pytest.raises(UnsupportedModelError, match="layer 2 is a mixture of 4 experts"):  # before anything is solved for
+    with pytest.raises(UnsupportedModelError, match="layer 2 is a mixture of 4 experts"):  # before any solve
         editor.edit(tiny.build("mixtral"), [TOWER])
     part = Fact("Eif", "the {}fel tower is in", "Rome")
     with pytest.raises(EditRefusedError, match="'Eif' is no whole words of its prompt"):
