@@ -36,7 +36,7 @@ from eval.verification.page import page
 from eval.verification.verify import verify
 from eval.verification.report import report_of
 from eval.verification.unedited import Unedited
-from jobs.shared.base import CACHE, choices, load_model, override_names, say
+from jobs.shared.base import choices, load_model, override_names, say
 from jobs.shared.acceptance import AcceptSettings, judge, say_verdict
 from jobs.build.folder import BuildFolder, wrong_weights
 from jobs.build.plan import in_words
@@ -44,7 +44,7 @@ from jobs.shared.data import read_data
 from jobs.shared.errors import RunFailedError, RunInterrupted
 from jobs.shared.job import StoreJob
 from jobs.shared.registry import register
-from jobs.shared.settings import check, instantiate, instantiate_editor
+from jobs.shared.settings import CACHE, check, instantiate, instantiate_editor
 
 SOLVED_AT_ONCE = 1
 """So many facts are solved for before what was found is written down: each is solved for by itself anyway."""

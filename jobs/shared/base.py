@@ -33,7 +33,7 @@ from jobs.shared.job import Job, StoreJob, find_job, stored_config
 from jobs.shared.logs import remove_if_unused
 from jobs.shared.outside import import_plugins
 from jobs.shared.registry import classes, declaration
-from jobs.shared.settings import PluginSettings, check, check_shared
+from jobs.shared.settings import CACHE, PluginSettings, check, check_shared
 from jobs.shared.trust import require_trusted
 from jobs.shared.tuned import take_tuned
 from jobs.shared.words import OWN, setting
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 console = Console(stderr=True)
-
-CACHE = "cache"
-"""The word of ``before=`` for the folder that all runs share."""
 
 
 def _one_line(

@@ -190,3 +190,9 @@ def new_folder(place: str) -> str:
 def _file_in(path: Path) -> Path:
     """The first part of a path that is a file."""
     return next((part for part in reversed((path, *path.parents)) if part.is_file()), path)
+def require_folder(setting: str, path: Path) -> None:
+    """Checks that a setting's path can be a folder. Raises NotADirectoryError: it, or a part of it, is a file."""
+    if (file := _file_in(path)).is_file():
+        raise NotADirectoryError(f"{setting}={path}: {file} is a file, not a folder; name another folder")
+
+

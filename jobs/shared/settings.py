@@ -15,10 +15,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, Seed, checked
+from corrigenda.system.files import expanded
 from corrigenda.system.workers import Workers
 from corrigenda.text.names import did_you_mean
+from jobs.shared.job import require_folder
 
 S = TypeVar("S")
+
+CACHE = "cache"
+"""The word of ``before=`` for the folder that all runs share."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class RunSettings:
     force: bool = False
     before: str | None = None
     objective: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.before not in (None, CACHE):
+            require_folder("before", expanded(self.before))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from corrigenda.settings.documented import flat
 from corrigenda.system.files import expanded, write_text
 from corrigenda.system.plain_data import yaml_text, yaml_value
 from corrigenda.text.names import model_title
+from jobs.shared.job import require_folder
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,11 @@ def tuned_name(asked: str | None, model: str) -> str:
 
 
 def tuned_file(folder: Path, name: str, model: DictConfig) -> Path:
-    """Where a tuned model is written. Raises FileExistsError: the file there is of another model."""
+    """Where a tuned model is written.
+
+    Raises FileExistsError: the file there is of another model; NotADirectoryError: the folder is a file.
+    """
+    require_folder("job.conf", folder)
     path = folder / "model" / f"{name}.yaml"
     if path.is_file():
         of = (yaml_value(path.read_text(encoding="utf-8")) or {}).get("name")

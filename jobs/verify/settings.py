@@ -10,6 +10,7 @@ from corrigenda.errors import SettingsError
 from corrigenda.serving import Server, Via, key_in, require_address
 from corrigenda.settings.checked import AtLeastOne, Count, Positive, checked
 from eval.verification.served import ServedPrompt, questions_of
+from jobs.shared.job import require_folder
 
 MAX_TOKENS: Mapping[Via, int] = {"completions": 20, "chat": 50}
 """The longest answers where none is named; a reply in a chat may repeat the question first."""
@@ -63,6 +64,7 @@ class VerifySettings:
             if (variable := getattr(self, name)) is not None:
                 key_in(f"job.{name}", variable)  # first, for other messages are longer
         require_address("job.url", self.url)
+        require_folder("job.folder", self.place)
         if not self.before_is_served:
             if (self.before_model, self.before_key) != (None, None):
                 raise SettingsError(

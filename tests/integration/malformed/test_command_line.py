@@ -65,6 +65,8 @@ LINES: dict[str, tuple[list[str], str]] = {
     "resume-other-config": (["resume=other"], "resume=other: config.yaml there is cut off, or not that of a run"),
     "resume-cut": (["resume=cut"], "resume=cut: config.yaml there is cut off, or not that of a run (it lacks choices)"),
     "resume-broken": (["resume=broken"], "resume=broken: config.yaml there is damaged"),
+    "before-file": (["before=afile"], "before=afile: afile is a file, not a folder; name another folder"),
+    "verify-file": (["verify", "l.csv", "url=http://x/v1", "folder=afile"], "job.folder=afile: afile is a file, not a"),
     "leaderboard-file": (["job=leaderboard", "job.file=../../x"], "job.file=../../x: this is no plain name of a file"),
     "leaderboard-none": (["job=leaderboard"], "no finished run to compare (there is none): the leaderboard is not"),
     "model-unnamed": (["model=own"], "model=own names no model: give model.name="),

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import program
@@ -43,6 +44,9 @@ def test_the_file_of_another_model_is_seen_before_anything_is_tried(
     monkeypatch.setattr(tuning, "traces_of", killed)
     (tmp_path / "fixed.json").write_text('{"fixed": []}')
     with pytest.raises(FileExistsError, match=r"is of the model some/model; give job\.model= another name"):
+    file = replace(asked, conf=str(tmp_path / "fixed.json"))
+    with pytest.raises(NotADirectoryError, match=r"job\.conf=.*fixed\.json is a file, not a folder"):
+        tuning.Tuning(config, file, RunFolder(tmp_path), tiny.llama(), FACTS).run()
         tuning.Tuning(config, asked, RunFolder(tmp_path), tiny.llama(), FACTS).run()
 
 
