@@ -69,7 +69,7 @@ def start(config: DictConfig) -> float | None:
     if isinstance(job, StoreJob):
         take_tuned(config, choices().get("editor", ""), override_names())
         require_settings(config)
-        check_shared(config)
+        check_shared(config, vars(type(job)).get("declaration"))
         job.run(config)
         return None
     folder = RunFolder(HydraConfig.get().runtime.output_dir)
@@ -79,7 +79,7 @@ def start(config: DictConfig) -> float | None:
         _import_plugins(config)  # those of the run to go on with
         job = find_job(config.job)  # that of the run to go on with
         assert isinstance(job, Job)
-        check_shared(config)
+        check_shared(config, vars(type(job)).get("declaration"))
         with interruptible(folder):
             return job.run(config, folder)
     finally:

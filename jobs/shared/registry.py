@@ -52,6 +52,12 @@ class JobDeclaration:
         return "_global_" if self.begins or self.beside else None
 
     @property
+    def names(self) -> set[str]:
+        """What can stand in ``job``, at its top."""
+        job = self.configuration if self.package is None else self.configuration["job"]
+        return {"_target_", *(name.partition(".")[0] for name in (*job, *self.choices))} - {"defaults"}
+
+    @property
     def configuration(self) -> dict[str, Any]:
         """What ``job=NAME`` stands for, as Hydra reads it."""
         run = OF_THE_RUN | {name: f"${{{key}}}" for name, key in self.run.items()}

@@ -5,6 +5,7 @@ configuration. Keys that a run of an older version does not have keep the defaul
 """
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
@@ -19,6 +20,9 @@ from corrigenda.system.files import expanded
 from corrigenda.system.workers import Workers
 from corrigenda.text.names import did_you_mean
 from jobs.shared.job import require_folder
+from jobs.shared.registry import JobDeclaration
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
@@ -107,12 +111,26 @@ def check(cls: type[S], config: Mapping[str, Any]) -> S:
     return cls(**{str(key): value for key, value in plain.items() if key in names})
 
 
-def check_shared(config: DictConfig) -> None:
+def check_shared(config: DictConfig, declared: JobDeclaration | None) -> None:
     """Checks what all jobs share: the keys without a group, the model, the data and the workers.
 
+    What nothing reads of the data, the workers and a job of this project, as `declared`, is said: it may be there for
+    an interpolation.
+
     Raises:
-        SettingsError: a value is not what it has to be.
+        SettingsError: a value is not what it has to be, or the model has one that `corrigenda.load` does not take.
     """
+    classes: Mapping[str, Any] = {"model": ModelSettings, "data": DataSettings, "workers": Workers}
+    known = {group: {each.name for each in dataclasses.fields(cls)} for group, cls in classes.items()}
+    if declared is not None:
+        known["job"] = declared.names
+    for group, names in known.items():
+        for name in sorted({*map(str, config.get(group) or ())} - names):
+            hint = did_you_mean(name, sorted(names), most=1)
+            said = f"{group}.{name}: there is no such setting" + (f"; {hint}" if hint else "")
+            if group == "model":
+                raise SettingsError(said)
+            logger.warning(said)
     check(RunSettings, {str(key): config[key] for key in config if not isinstance(config[key], DictConfig)})
     check(ModelSettings, config.model)
     check(DataSettings, config.data)

@@ -136,7 +136,11 @@ def test_other_code_hides_no_other_input(home: Path, undisturbed: Path) -> None:
 
 
 def test_settings_without_effect_are_named(home: Path, undisturbed: Path) -> None:
-    said = run(home, *SMALL_EDITOR, "data.limit=1", "job.sequential.batch=7", "job.auto_layer.layers=2", "eval.seed=3")
+    idle = ["job.sequential.batch=7", "job.auto_layer.layers=2", "+data.limits=3", "+job.trials=9"]
+    said = run(home, *SMALL_EDITOR, "data.limit=1", "eval.seed=3", *idle)
+    assert "data.limits: there is no such setting; did you mean limit?" in said
+    assert "job.trials: there is no such setting" in said
+    assert said.count("there is no such setting") == 2
     assert "job.sequential.batch has no effect with mode=single" in said
     assert "job.auto_layer.layers has no effect with an editor whose layers are given" in said
 

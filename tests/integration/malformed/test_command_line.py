@@ -59,6 +59,7 @@ LINES: dict[str, tuple[list[str], str]] = {
     "store-file-runs": (["job=runs", "store=afile"], "store=afile: this is a file"),
     "store-file-leaderboard": (["job=leaderboard", "store=afile"], "store=afile: this is a file"),
     "store-nowhere": (["store=/proc/none"], "store=/proc/none: a run's folder cannot be made there"),
+    "model-setting": (["+model.devise=cpu"], "model.devise: there is no such setting; did you mean device?"),
     "resume-nothing": (["resume=no/such"], "resume=no/such: there is no run in this folder"),
     "resume-file": (["resume=afile"], "resume=afile: this is a file"),
     "resume-data": (["resume=somedata"], "resume=somedata: there is no run in this folder"),

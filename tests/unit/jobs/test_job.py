@@ -40,6 +40,7 @@ def test_each_declaration_is_a_job_with_documented_settings(name: str) -> None:
     found, declared = find_job(of_job(name)), declaration(name)
     assert (type(found).__module__ in (f"jobs.{name}", f"jobs.{name}.job"), declared.name) == (True, name)
     assert isinstance(found, Job) != isinstance(found, StoreJob)
+    assert {*of_job(name)} <= declared.names
     assert {field.name for field in fields(declared.settings)} <= {*meanings(declared.settings), "seed"}
 
 
