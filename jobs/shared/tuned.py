@@ -112,8 +112,10 @@ def tuned_file(folder: Path, name: str, model: DictConfig) -> Path:
 
 def _lasting_name(model: DictConfig) -> str:
     """A model's name that is right in any folder."""
+    from corrigenda.models.embedded import EMBEDDED  # seconds to import; goes before a folder of its name
+
     place = expanded(str(model.name))
-    return str(place.resolve() if place.exists() else model.name)
+    return str(place.resolve() if place.exists() and str(model.name) not in EMBEDDED else model.name)
 
 
 def write_tuned(

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from corrigenda.errors import SettingsError
 from corrigenda.settings.checked import AtLeastOne, Count, NotNegative, Positive, Seed, checked
+from jobs.shared.errors import ROOT
 
 
 @dataclass(frozen=True)
@@ -40,5 +41,12 @@ class TuneSettings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.model is not None and re.fullmatch(r"[\w.-]+", self.model) is None:
-            raise SettingsError(f"job.model={self.model!r} becomes the name of a file: letters, digits, '-', '_', '.'")
+        if self.model is None:
+            return
+        if re.fullmatch(r"[A-Za-z0-9_.-]+", self.model) is None:  # what `model=` reads as it stands
+            raise SettingsError(f"job.model={self.model!r} becomes the name of a file: a to z, digits, '-', '_', '.'")
+        if (ROOT / "conf" / "model" / f"{self.model}.yaml").is_file():
+            raise SettingsError(
+                f"job.model={self.model}: model={self.model} is this project's own, which goes before a tuned one; "
+                "give another name"
+            )

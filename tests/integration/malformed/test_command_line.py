@@ -44,6 +44,8 @@ LINES: dict[str, tuple[list[str], str]] = {
     "sweep-setting": (["-m", "editor=rome,memit", "editor.layer=1,2"], "editor.layer: not all choices of this sweep"),
     "tune-drift": (["tune", "eval.perplexity_windows=0"], "job.most_drift=0.1: eval.perplexity_windows=0 measures no"),
     "own-setting": (["ask", "A city is", "edti=x"], "edti: there is no such setting; did you mean edit or editor?"),
+    "tune-letters": (["tune", "job.model='modèle'"], "job.model='modèle' becomes the name of a file"),
+    "tune-own": (["tune", "job.model=qwen2.5-coder-0.5b"], "is this project's own, which goes before a tuned one"),
     "model-other": (["model=gpt2"], "smollm2-135m. Any other model is model=own model.name=gpt2"),
     "model-folder": (["model=a/b/c"], "model=a/b/c: there is no such choice; The choices are own, "),
     "data-file": (["data=a/file.csv"], "A file of facts is given as data=facts data.path=a/file.csv"),

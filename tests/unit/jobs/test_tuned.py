@@ -6,7 +6,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from corrigenda.errors import SettingsError
-from jobs.shared.tuned import take_tuned, tuned_name, write_tuned
+from jobs.shared.tuned import _lasting_name, take_tuned, tuned_name, write_tuned
 
 MODEL = {"name": "some/model", "dtype": "bfloat16", "device": "cpu", "revision": None, "trust_remote_code": False}
 
@@ -85,6 +85,14 @@ def test_the_file(tmp_path: Path) -> None:
     other = OmegaConf.create(MODEL | {"name": "another/model"})
     with pytest.raises(FileExistsError, match=r"is of the model some/model; give job\.model= another name"):
         write_tuned(tmp_path, "mine", other, rome, "rome", {}, facts, "")
+
+
+def test_the_model_is_the_one_that_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load` takes a model that travels in wheels before a folder of its name, and a folder before a hub's."""
+    monkeypatch.chdir(tmp_path)
+    for name, lasting in (("smollm2-135m", "smollm2-135m"), ("gpt2", str(tmp_path / "gpt2"))):
+        (tmp_path / name).mkdir()
+        assert _lasting_name(OmegaConf.create({"name": name})) == lasting
 
 
 def test_names() -> None:
