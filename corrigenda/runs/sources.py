@@ -235,9 +235,10 @@ def _outside(name: str) -> list[Path]:
         with suppress(ImportError, ValueError):
             for length in range(1, len(parts) + 1):
                 spec = find_spec(".".join(parts[:length]))
-                if spec is None or spec.origin is None:
+                if spec is None:
                     break
-                found = [Path(spec.origin)]
+                if spec.origin is not None:  # a folder without an __init__.py has no file of its own
+                    found = [Path(spec.origin)]
                 if spec.submodule_search_locations is None:
                     break
     return found

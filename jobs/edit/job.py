@@ -42,6 +42,7 @@ from jobs.shared.base import (
 from jobs.shared.data import LocalitySettings, fixed_locality, read_data
 from jobs.shared.errors import RunFailedError
 from jobs.shared.logs import log_to
+from jobs.shared.outside import measuring
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
 from jobs.shared.words import setting
@@ -255,9 +256,9 @@ def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:
 
 
 def _code(config: DictConfig) -> str:
-    """The version of the code that this run uses: this job, the classes that its configuration names, its plugins."""
+    """The version of the code that this run uses: this job, the classes that it names, and what else measures."""
     named = targets(OmegaConf.to_container(config, resolve=True))
-    return code_version(entry=("jobs.edit.job", *named, *(config.get("plugins") or ())))
+    return code_version(entry=("jobs.edit.job", *named, *measuring(config.get("plugins"))))
 
 
 def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list[Fact], code: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from jobs.shared.registry import classes, declaration
 
 LOCATORS = "corrigenda.locators"
 JOBS = "corrigenda.jobs"
+METRICS = "corrigenda.metrics"
 
 CLASSES = {
     ("eval", "full"): "eval.EvalSettings",
@@ -101,6 +102,12 @@ def _locator(name: str, target: str) -> dict[str, Any]:
 
 def _job(name: str, target: str) -> dict[str, Any]:
     return {"name": name, "_target_": target}
+
+
+def measuring(plugins: Iterable[str] | None) -> tuple[str, ...]:
+    """What measures besides this project: the modules that ``plugins=`` names, and what installed packages name."""
+    installed = importlib.metadata.entry_points(group=METRICS)
+    return (*(plugins or ()), *sorted(point.value for point in installed))
 
 
 def import_plugins(names: Iterable[str]) -> None:

@@ -1,3 +1,4 @@
+import importlib.metadata
 import re
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from editing.learned.hypernetwork import kept_network
 from eval import Case, Measurement
 from eval.records import ScoredPrompt
 from jobs.edit import terminal
-from jobs.edit.job import _identity
+from jobs.edit.job import _code, _identity
 from jobs.edit.terminal import Progress
 
 
@@ -86,3 +87,16 @@ def test_a_run_is_another_where_what_no_setting_says_is(tmp_path: Path, monkeypa
     lm.model.config.rms_norm_eps = 0.1
     ids.append(run_id())
     assert len(set(ids)) == len(ids)
+
+
+def test_a_run_is_another_where_what_else_measures_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    metric, config = tmp_path / "their_metric.py", OmegaConf.create({"plugins": []})
+    codes = [_code(config)]
+    metric.write_text("# one")
+    point = importlib.metadata.EntryPoint("theirs", "their_metric", "corrigenda.metrics")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
+    codes.append(_code(config))
+    metric.write_text("# another")
+    codes.append(_code(config))
+    assert len(set(codes)) == 3

@@ -216,15 +216,19 @@ def test_a_file_that_was_changed_before_it_was_read_is_not_taken_for_another(tmp
     assert begun.version(["editing.A"]) == begun.version(["editing.A"])
 
 
-def test_an_editor_from_outside_counts_by_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["their_editor", "their_folder.their_editor"])  # the folder has no __init__.py
+def test_an_editor_from_outside_counts_by_its_own_file(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    path = tmp_path / "their_editor.py"
+    path, mine = tmp_path / f"{module.replace('.', '/')}.py", f"{module}.Mine"
+    path.parent.mkdir(exist_ok=True)
     path.write_text("from editing import Grace\nclass Mine(Grace): pass\n")
-    first = code_version(entry=["their_editor.Mine"])
-    assert first == code_version(entry=["their_editor.Mine"]) != code_version(entry=["editing.Grace"])
-    assert file_of(editing.Grace) in Sources(ROOT).closure(["their_editor.Mine"])
+    first = code_version(entry=[mine])
+    assert first == code_version(entry=[mine]) != code_version(entry=["editing.Grace"])
+    assert file_of(editing.Grace) in Sources(ROOT).closure([mine])
     path.write_text("from editing import Grace\nclass Mine(Grace): x = 1\n")
-    assert code_version(entry=["their_editor.Mine"]) != first
+    assert code_version(entry=[mine]) != first
 
 
 def test_targets_at_any_depth() -> None:
