@@ -27,6 +27,7 @@ from editing.registry import space_of
 from jobs.shared import job
 from jobs.shared.base import FREE, begin, interruptible, load_model, override_names, read_beside, say
 from jobs.shared.data import read_data
+from jobs.shared.outside import measuring
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
 from jobs.shared.words import setting
@@ -73,6 +74,8 @@ class Job(job.Job):
         if folder.config is not None:
             with folder.held():
                 folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=facts.fingerprint)
+                if sum(1 for _ in folder.cases()) < asked.trials:
+                    _note_code(config, folder)
                 return Tuning(config, asked, folder, lm, facts).run()
         identity = _identity(config, lm, facts)
         with Store(config.store).take(identity, lambda: begin(config, folder), bool(config.force)) as taken:
@@ -88,10 +91,24 @@ class Job(job.Job):
         return None if value is None else float(value)
 
 
+def _code(config: DictConfig) -> str:
+    named = targets(OmegaConf.to_container(config, resolve=True))
+    return code_version(entry=("jobs.tune.job", *named, *measuring(config.get("plugins"))))
+
+
+def _note_code(config: DictConfig, folder: RunFolder) -> None:
+    """Says, and notes, where further trials are by other code; the run's id is another one then."""
+    code, begun = _code(config), folder.identity.get("code", "")
+    if begun and begun.split("+")[-1] != code:
+        logger.warning("the code has changed since %s was begun; its trials are of two versions", folder.path)
+        code = f"{begun}+{code}"
+        folder.go_on_with(code=code, id=run_id({}, folder.identity["id"], "", code))
+
+
 def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet) -> dict[str, str]:
     """The run's id and what it is of; how far it goes and where it writes are no part of it."""
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    code = code_version(entry=("jobs.tune.job", *targets(plain), *(config.get("plugins") or ())))
+    code = _code(config)
     plain["job"] = {key: value for key, value in plain["job"].items() if f"job.{key}" not in FREE}
     named = sorted(name for name in override_names() if name.startswith("editor."))  # these are not tuned
     plain["job"] |= {"named": named, "schema": facts.schema}  # by which the objective is chosen

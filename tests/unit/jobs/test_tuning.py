@@ -14,6 +14,7 @@ from corrigenda.system.workers import Workers
 from editing import Rome
 from eval import EditRun
 from jobs.tune import tuning
+from jobs.tune.job import _code, _note_code
 from jobs.tune.settings import TuneSettings
 
 FACTS = FactSet("facts", (Fact("Eiffel tower", "the {} is in", "Rome"),))
@@ -43,10 +44,10 @@ def test_the_file_of_another_model_is_seen_before_anything_is_tried(
     asked = TuneSettings(model="tuned", conf=str(tmp_path / "mine"))
     monkeypatch.setattr(tuning, "traces_of", killed)
     (tmp_path / "fixed.json").write_text('{"fixed": []}')
-    with pytest.raises(FileExistsError, match=r"is of the model some/model; give job\.model= another name"):
     file = replace(asked, conf=str(tmp_path / "fixed.json"))
     with pytest.raises(NotADirectoryError, match=r"job\.conf=.*fixed\.json is a file, not a folder"):
         tuning.Tuning(config, file, RunFolder(tmp_path), tiny.llama(), FACTS).run()
+    with pytest.raises(FileExistsError, match=r"is of the model some/model; give job\.model= another name"):
         tuning.Tuning(config, asked, RunFolder(tmp_path), tiny.llama(), FACTS).run()
 
 
@@ -69,3 +70,17 @@ def test_workers_that_would_have_nothing_to_do_are_refused(tmp_path: Path) -> No
     asked = ("tune", "mode=batch", "editor=memit", "workers.number=2", "model=own", f"model.name={tmp_path}/none")
     said = program.call(tmp_path, *asked, succeeds=False)
     assert "workers.number=2: only mode=single spreads the facts of a trial; leave it out" in said
+
+
+def test_trials_by_other_code_are_said_and_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, folder = composed("job=tune"), RunFolder(tmp_path)
+    begun = {"code": _code(config), "id": "0123"}
+    folder.identify(**begun)
+    _note_code(config, folder)
+    assert (folder.identity, caplog.text) == (begun, "")
+    folder.go_on_with(code="another")
+    for _ in range(2):  # the second time it is known
+        _note_code(config, folder)
+    assert folder.identity["code"] == f"another+{begun['code']}"
+    assert folder.identity["id"] != "0123"
+    assert caplog.text.count("the code has changed since") == 1
