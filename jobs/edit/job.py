@@ -110,7 +110,8 @@ class Job(job.Job):
 
 def _finished(config: DictConfig, run: StoredRun) -> float | None:
     """What to say where there is nothing to do."""
-    say(f"finished already: {run.path} (force=true runs it again)")
+    again = "force=true without resume= runs it again" if config.force else "force=true runs it again"
+    say(f"finished already: {run.path} ({again})")
     return _objective(config, _enough_succeeded(config, run.path, run.summary))
 
 

@@ -65,7 +65,9 @@ def find_job(settings: Mapping[str, Any]) -> Job | StoreJob:
 
     Raises ValueError: there is no such job, or what is named is none.
     """
-    name, target = settings["name"], settings.get("_target_")
+    name, target = settings.get("name"), settings.get("_target_")
+    if name is None:
+        raise ValueError("job.name has no value: give the file of the job's configuration a line name: NAME")
     if target is None:
         require_job("job.name", name)
     module, _, attribute = (target or classes()[name]).rpartition(".")
@@ -90,7 +92,10 @@ def run_folder(resume: str | None, store: str, settings: Mapping[str, Any]) -> s
         return _for_logs(Path(store))
     if resume is None:
         return new_folder(store)
-    stored_config(Path(str(resume)), f"resume={resume}")  # before Hydra makes the folder, or puts a log there
+    path = Path(str(resume))
+    stored_config(path, f"resume={resume}")  # before Hydra makes the folder, or puts a log there
+    if not all(os.access(place, os.W_OK) for place in (path, *path.glob("*.log"))):
+        raise PermissionError(f"resume={resume}: this folder cannot be written; go on with a copy of it")
     return str(resume)
 
 
@@ -187,12 +192,12 @@ def new_folder(place: str) -> str:
     raise FileExistsError(f"{path} and a thousand more folders like it exist; begin again in a second")
 
 
-def _file_in(path: Path) -> Path:
-    """The first part of a path that is a file."""
-    return next((part for part in reversed((path, *path.parents)) if part.is_file()), path)
 def require_folder(setting: str, path: Path) -> None:
     """Checks that a setting's path can be a folder. Raises NotADirectoryError: it, or a part of it, is a file."""
     if (file := _file_in(path)).is_file():
         raise NotADirectoryError(f"{setting}={path}: {file} is a file, not a folder; name another folder")
 
 
+def _file_in(path: Path) -> Path:
+    """The first part of a path that is a file."""
+    return next((part for part in reversed((path, *path.parents)) if part.is_file()), path)

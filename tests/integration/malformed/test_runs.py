@@ -76,6 +76,8 @@ def test_too_many_failures_are_an_error(home: Path) -> None:
     assert read_run(home / "run").state == "finished"  # refusals are a result
     assert "more than job.most_failures=0.5" in run(home, "refuses", "hydra.run.dir=run", succeeds=False)
     assert "finished already" in run(home, "refuses", "hydra.run.dir=run", "job.most_failures=1.0")
+    said = run(home, "refuses", "resume=run", "force=true", "job.most_failures=1.0")
+    assert "(force=true without resume= runs it again)" in said
 
 
 def test_ctrl_c_says_how_to_go_on(home: Path) -> None:

@@ -49,6 +49,8 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         find_job({"name": "nuerons"})
     with pytest.raises(ValueError, match=r"job\.name=base: there is no such job; The jobs are"):
         find_job({"name": "base"})  # a file of the package, and no job
+    with pytest.raises(ValueError, match=r"job\.name has no value"):
+        find_job({"_target_": "my_job.Count"})
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,18 @@ def test_what_cannot_be_logged_in_the_store_is_logged_where_the_user_may(
         elsewhere.add(run_folder(None, f"{tmp_path}/outputs", asked))
     assert len(elsewhere) == 2
     assert not any(Path(folder).is_relative_to(tmp_path) for folder in elsewhere)
+
+
+def test_a_run_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = ("model", "data", "editor", "eval", "logger", "job", "choices")
+    (tmp_path / "config.yaml").write_text("mode: single\nseed: 0\n" + "".join(f"{group}: {{}}\n" for group in groups))
+    (tmp_path / "run.log").touch()
+    asked = of_job("edit")
+    assert run_folder(str(tmp_path), "outputs", asked) == str(tmp_path)
+    for place in (tmp_path, tmp_path / "run.log"):
+        monkeypatch.setattr(os, "access", lambda path, _, place=place: path != place)
+        with pytest.raises(PermissionError, match=r"resume=.*: this folder cannot be written; go on with a copy"):
+            run_folder(str(tmp_path), "outputs", asked)
 
 
 def test_a_run_goes_where_the_store_is_whatever_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
