@@ -27,13 +27,18 @@ def locked(path: Path, patience: float = PATIENCE) -> Iterator[None]:
 
     Raises:
         LockedError: another process (or another part of this one) holds it and does not let go.
+        OSError: its file cannot be made, or the file system has no locks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
         lock.acquire(timeout=patience, poll_interval=_POLL)
     except Timeout:
-        raise LockedError(f"{path} is held by another process") from None
+        raise LockedError(f"{path} is held by another process; wait until it ends") from None
+    except OSError as error:
+        if error.filename is None:  # the system says why, and not of what
+            error.filename = str(path)
+        raise
     try:
         yield
     finally:

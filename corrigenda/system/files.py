@@ -188,8 +188,10 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
             os.umask(umask)
             scratch.chmod(0o666 & ~umask)  # mkstemp's files are private; what it becomes should be an ordinary file
             os.replace(scratch, path)
-        except BaseException:
+        except BaseException as error:
             scratch.unlink(missing_ok=True)
+            if isinstance(error, OSError) and str(error.filename) == name:
+                error.filename = str(path)
             raise
 
 
@@ -209,7 +211,7 @@ def saying_full(path: Path) -> Iterator[None]:
         raise OSError(errno.ENOSPC, FULL, str(path)) from error
 
 
-FULL = "no space left on the disk; make room and give the same command again, which goes on"
+FULL = "no space left on the disk; make room and give the same command again"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_IN_WORDS = ("(os error 28)", "No space left on device")
 

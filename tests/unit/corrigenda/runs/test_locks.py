@@ -1,3 +1,5 @@
+import errno
+import sys
 import threading
 from pathlib import Path
 
@@ -30,6 +32,17 @@ def test_a_lock_is_held_and_let_go(tmp_path: Path) -> None:
     assert not is_locked(path)
     with locked(path):
         pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks there are others")
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with pytest.raises(OSError, match="No locks available") as refusal, locked(tmp_path / ".lock"):
+        raise AssertionError("it is held")
+    assert refusal.value.filename == str(tmp_path / ".lock")
 
 
 def test_somebody_else_who_only_looks_is_not_taken_for_a_writer(

@@ -181,6 +181,11 @@ def test_a_file_that_cannot_be_made_is_called_by_its_own_name(tmp_path: Path, mo
     with pytest.raises(PermissionError) as refusal:
         files.write_text(tmp_path / "a.txt", "new")
     assert refusal.value.filename == str(tmp_path / "a.txt")
+    monkeypatch.undo()
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(OSError, match="directory") as taken:
+        files.write_text(tmp_path / "a.txt", "new")
+    assert taken.value.filename == str(tmp_path / "a.txt")
 
 
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, error: Except
     def full(_scratch: Path) -> None:
         raise error
 
-    with pytest.raises(OSError, match="no space left on the disk; make room and give the same command again") as caught:
+    with pytest.raises(OSError, match="make room and give the same command again: ") as caught:
         files.write_file(tmp_path / "x.safetensors", full)
     assert caught.value.filename == str(tmp_path / "x.safetensors")
     assert list(tmp_path.iterdir()) == []
