@@ -17,7 +17,7 @@ from editing.knowledge.how import BESIDE, how_named
 from editing.registry import editor_class, presets
 from jobs.capacity.measuring import Way, batches, measure_capacity
 from jobs.shared import job
-from jobs.shared.base import begin, load_model, say
+from jobs.shared.base import begin, load_model, override_names, say
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, check, instantiate_editor
 
@@ -86,6 +86,10 @@ class Job(job.Job):
         """Measures, or goes on with it."""
         asked = check(CapacitySettings, config.job)
         if asked.ways:
+            if given := [name for name in override_names() if name.partition(".")[0] == "editor"]:
+                raise SettingsError(
+                    f"job.ways: its editors have their defaults, and {given[0]} no effect; leave one out"
+                )
             ways = {name: way_named(name, config.seed) for name in asked.ways}
         else:
             editor = instantiate_editor(config.editor)

@@ -38,7 +38,19 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         said = program.call(tmp_path, "studio", f"port={port}", succeeds=False)
-    assert f"job.port={port}: cannot listen on 127.0.0.1:{port} (Address already in use); give another port=" in said
+    assert (
+        f"job.port={port}: cannot listen on 127.0.0.1:{port} (Address already in use); give another port= or host="
+        in said
+    )
+
+
+def test_a_host_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "create_server", unknown)
+    with pytest.raises(SettingsError, match=r"no-host:80 \(Name or service not known\); give another port= or host="):
+        access.require_free("no-host", 80)
 
 
 def test_a_tuned_model_of_a_folder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
