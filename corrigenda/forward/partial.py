@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +54,8 @@ class PartialForward:
         batch: the rows' tokens where they differ from the recorded ones at or after `start`.
         routes: of the rows; by default what was decided in the recording, whatever changes above it.
         states: what enters `layer`, (n, local position, d_model), where it is not what the recording kept.
+        anew: whether routed edits decide again by what enters `layer` and by what lies above: on whole rows, so that
+            all positions run.
 
     Raises:
         KeyError: the recording was not asked to keep the states that enter `layer`.
@@ -69,6 +72,7 @@ class PartialForward:
         batch: TokenBatch | None = None,
         routes: Routes | None = None,
         states: Tensor | None = None,
+        anew: bool = False,
     ) -> None:
         self._lm = lm
         self._tuples = recording.tuples
@@ -77,6 +81,9 @@ class PartialForward:
         device = recording.batch.input_ids.device
         rows = torch.arange(len(recording.batch), device=device) if rows is None else rows.to(device)
         self._owners = rows
+        if anew and lm.routing.active:
+            recording = replace(recording, cache=None)
+            routes = recording.routes.below(layer).rows(rows)
         self._routes = recording.routes.rows(rows) if routes is None else routes
         own_tokens = batch is None
         batch = recording.batch.rows(rows) if batch is None else batch

@@ -40,6 +40,10 @@ class Routes:
         prompts = None if self.prompts is None else self.prompts[rows.to(self.prompts.device)]
         return Routes(prompts, {edit: route[rows.cpu()] for edit, route in self.decided.items()})
 
+    def below(self, layer: int) -> Routes:
+        """The same with what was decided by layers below one: what changes there changes nothing of that."""
+        return Routes(self.prompts, {edit: route for edit, route in self.decided.items() if edit.lowest < layer})
+
 
 def by_name(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model's forward by their names: those given by position, too."""

@@ -163,7 +163,7 @@ class SideLayer:
             batch = self.lm.batch([sequences[i][0] for i in group], [sequences[i][1] for i in group])
             with self.memory.capture() as seen:
                 recording = record(self.lm, batch, [self.first])
-            decided = {edit: way for edit, way in recording.routes.decided.items() if edit.lowest < self.first}
+            decided = recording.routes.below(self.first).decided
             for place, i in enumerate(group):
                 n = len(sequences[i][0])
                 found[i] = (

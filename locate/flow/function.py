@@ -199,7 +199,7 @@ def transplant(
     recording = record(lm, batch, [0], last)
     assert recording.logits is not None
     rows = torch.zeros(depth, dtype=torch.long, device=device)
-    partial = PartialForward(lm, recording, 0, last.expand(depth), rows)
+    partial = PartialForward(lm, recording, 0, last.expand(depth), rows, anew=True)
     logits = _each_layer_once(lm, partial, updates, last.expand(depth))
     before, after = recording.logits.float(), logits.float()
     probabilities = after.softmax(-1)[:, number].cpu()

@@ -257,7 +257,8 @@ class _Runs:
         # The first hidden token, restored, is clean in all layers above: it is read off the clean run's cache.
         known = (start == self.first) & self._first_is_clean
         run_from = start + known.long()
-        partial = PartialForward(self.lm, self.recording, begin, run_from, rows.masked_fill(known, 0))
+        owners = rows.masked_fill(known, 0)
+        partial = PartialForward(self.lm, self.recording, begin, run_from, owners, anew=True)
         here = partial.local(start)
         states = partial.states
         with ExitStack() as stack:
@@ -282,14 +283,19 @@ class _Runs:
         return self.question.probabilities(logits).prod(1).view(len(group), self.samples).mean(1)
 
     @property
+    def _whole(self) -> bool:
+        """Whether all positions run: what follows acts on what is before, or on what an edit decides."""
+        return self.recording.cache is None or self.lm.routing.active
+
+    @property
     def _first_is_clean(self) -> bool:
         """Whether restoring the first hidden token leaves it clean all the way up.
 
         It does where it sees nothing but what stands before it, which was never corrupted, and itself. And it takes a
         cache to start behind it.
         """
-        plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
-        return plain and self.lm.architecture.family.causal and self.first < self.question.n_prompt - 1
+        plain = self.settings.site == "block" and self.settings.severed is None and not self._whole
+        return plain and self.first < self.question.n_prompt - 1
 
     def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Reading]:
         return intervene(self.lm, Site(site, layer), Replace(value), at)
@@ -302,7 +308,7 @@ class _Runs:
         end, width = self.question.n_prompt, len(self.question.ids)
 
         def length(position: int) -> int:
-            if not self.lm.architecture.family.causal:
+            if self._whole:
                 return width
             return width - position - (position == self.first and self._first_is_clean)
 
