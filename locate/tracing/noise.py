@@ -14,7 +14,7 @@ from corrigenda.data import read_facts
 from corrigenda.forward.interventions import Apply, Reading, intervene
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site
-from corrigenda.prompts import encode_plain, specials_before
+from corrigenda.prompts import encode_plain, specials
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Seed, checked
 from locate.question import Part, Question, last_of_relation
 
@@ -70,7 +70,7 @@ class Noise:
         (begin, end), width = question.subject, int(lm.model.get_input_embeddings().embedding_dim)
         if part == "subject":
             return begin, self.draw(sigma, end - begin, width)
-        last, opening = last_of_relation(lm, question), specials_before(lm.tokenizer, question.prompt)
+        last, opening = last_of_relation(lm, question), len(specials(lm.tokenizer))
         if opening == begin:
             return end, self.draw(sigma, last + 1 - end, width)
         draws = self.draw(sigma, last + 1 - opening, width)

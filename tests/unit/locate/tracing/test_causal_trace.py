@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from malformed_parts import refused
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from tracing_parts import FACT, NOISE, brute_force
 
@@ -46,6 +47,14 @@ def test_the_relation_is_hidden(lm: LanguageModel, site: Literal["ffn", "attenti
     expected = trace.indirect_effects[:, [trace.subject[1] - 1, -1]].T
     assert torch.allclose(settings.at_last_tokens(lm, fact, "top"), expected, atol=1e-6)
     assert torch.allclose(settings.at_last_tokens(lm, fact, "top", layers=[2, 0]), expected[:, [2, 0]], atol=1e-6)
+
+
+def test_a_bos_is_not_hidden_with_the_relation_also_where_the_prompt_has_it(lm: LanguageModel) -> None:
+    lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    settings = CausalTrace(window=2, noise=NOISE, hidden="relation")
+    plain, own = (settings.find(lm, replace(FACT, prompt=f"{bos}{FACT.prompt}"), "top") for bos in ("", "<s> "))
+    assert plain.tokens == own.tokens
+    assert torch.equal(plain.scores, own.scores)
 
 
 def test_a_prompt_that_ends_with_its_subject_has_no_relation_after_it() -> None:
