@@ -17,6 +17,7 @@ from torch import Tensor
 from corrigenda import LanguageModel
 from corrigenda.forward.recording import forward_to
 from corrigenda.models.alone import one_thread
+from corrigenda.prompts import specials
 from corrigenda.settings.checked import AtLeastOne, Seed, check_value
 from corrigenda.system.progress import track
 from locate.lens.by_layer import Mean, mean_of, plot_curves, table_of
@@ -24,7 +25,7 @@ from locate.lens.triggers import TOKENS, Triggers, require_prefixes
 from locate.saving import SavedResult
 
 REMOVED = ("first", "last", "random")
-"""Which token is taken out; the random one is neither the first nor the last."""
+"""Which token of the text is taken out (a BOS before it stays); the random one is neither the first nor the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +37,8 @@ class Sensitivity(SavedResult, file="sensitivity"):
     Attributes:
         neurons: which neurons of each layer were looked at, (layer, neuron).
         changes: (layer, neuron, trigger, which of `REMOVED`); NaN where it could not be measured: of a prefix of two
-            tokens one alone would be left, whose states are extreme (`locate.lens.triggers.FIRST`), and of a
-            coefficient of 0 there is no relative change.
+            tokens, a BOS not counted, one alone would be left, whose states are extreme (`locate.lens.triggers.FIRST`),
+            and of a coefficient of 0 there is no relative change.
     """
 
     neurons: Tensor
@@ -140,12 +141,13 @@ def _changes(
     before = triggers.coefficients[layer, neurons, :top]
     changes = torch.full((len(neurons), top, len(REMOVED)), float("nan"))
     cases: list[tuple[tuple[int, int, int], list[int]]] = []
+    begin = len(specials(lm.tokenizer))
     for place, neuron in enumerate(neurons.tolist()):
         for rank in range(top):
             ids = triggers.ids(layer, neuron, rank)
-            between = int(torch.randint(1, max(2, len(ids) - 1), (1,), generator=generator))
-            if len(ids) > 2:
-                for kind, at in enumerate((0, len(ids) - 1, between)):
+            between = int(torch.randint(begin + 1, max(begin + 2, len(ids) - 1), (1,), generator=generator))
+            if len(ids) > begin + 2:
+                for kind, at in enumerate((begin, len(ids) - 1, between)):
                     cases.append(((place, rank, kind), ids[:at] + ids[at + 1 :]))
     cases.sort(key=lambda case: len(case[1]))
     for some in _batches(cases):

@@ -4,6 +4,7 @@ import pytest
 import tiny
 import torch
 from by_hooks import coefficients
+from tokenizers.processors import TemplateProcessing
 
 from corrigenda import LanguageModel
 from corrigenda.moments.text import Text
@@ -51,6 +52,24 @@ def test_changes_are_those_of_single_texts(family: str) -> None:
                     assert any(between == pytest.approx(each, abs=1e-3, rel=1e-3) for each in changes[1:-1])
     assert n_random > 10
     assert n_short > 0
+
+
+def test_a_bos_is_no_token_of_the_text(lm: LanguageModel) -> None:
+    lm.tokenizer._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    triggers = trigger_examples(lm, TEXT, 2)
+    found = sensitivity(lm, triggers, neurons=12, top=2)
+    n_short = 0
+    for place, neuron in enumerate(found.neurons[0].tolist()):
+        for rank in range(2):
+            ids = triggers.ids(0, neuron, rank)
+            assert ids[0] == 1
+            if len(ids) <= 3:
+                n_short += 1
+                assert found.changes[0, place, rank].isnan().all()
+                continue
+            was, then = (coefficient(lm, each, 0, neuron) for each in (ids, [1, *ids[2:]]))
+            assert float(found.changes[0, place, rank, 0]) == pytest.approx(then / was - 1, abs=1e-3, rel=1e-3)
+    assert 0 < n_short < 24
 
 
 def test_means_count_each_neuron_once_and_leave_out_what_was_not_measured() -> None:
