@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import LanguageModel
+from corrigenda.edits.weights import memories_of
 from corrigenda.models.alone import one_thread
 from corrigenda.models.neurons import Neuron
 from corrigenda.settings.checked import AtLeastOne, check_value
@@ -55,7 +56,7 @@ def promoters(
     Raises:
         UnknownTokenError: a text is not one token.
         UnsupportedModelError: the model's values cannot be read in words.
-        ValueError: no token is named.
+        ValueError: no token is named, or a layer twice.
     """
     n = check_value("promoters", "n", n, AtLeastOne)
     if isinstance(tokens, str) or not tokens:
@@ -64,8 +65,7 @@ def promoters(
     mean, spread, wanted = _moments(lm, ids)
     scores: list[Tensor] = []
     places: list[Neuron] = []
-    for layer in range(lm.n_layers) if layers is None else layers:
-        memory = lm.memory(layer)
+    for memory in memories_of(lm, range(lm.n_layers) if layers is None else layers).values():
         values = memory.values.to(wanted)
         deviation = (values @ spread * values).sum(1).clamp_min(0).sqrt()
         above = (values @ (wanted.mean(0) - mean)) / deviation.clamp_min(torch.finfo(values.dtype).tiny)

@@ -38,3 +38,5 @@ def test_what_cannot_be_promoted(lm: LanguageModel) -> None:
         promoters(lm, ["Big Ben"])
     with pytest.raises(ValueError, match="list of one word"):
         promoters(lm, "piano")
+    with pytest.raises(ValueError, match="a layer is named twice"):
+        promoters(lm, ["piano"], layers=[3, -1])  # each of its values would be found twice
