@@ -149,7 +149,7 @@ def encode_target(
     else:
         if between is None and prompt.endswith(tuple(tokenizer.all_special_tokens)):
             between = ""  # a template's last token is followed by the answer itself
-        ids = _after(tokenizer, prompt, joined(prompt, target, between)[len(prompt) :])
+        ids = encode_after(tokenizer, prompt, joined(prompt, target, between)[len(prompt) :])
     if len(ids) > MOST_TARGET_TOKENS:
         raise ContextLengthError(
             f"the target {quoted(target)} has {len(ids)} tokens, and a target has at most {MOST_TARGET_TOKENS}; "
@@ -165,8 +165,8 @@ def first_word(tokenizer: PreTrainedTokenizerBase, target: Sequence[int]) -> int
     return next((n for n, token in enumerate(target) if str(tokenizer.decode([token])).strip()), 0)
 
 
-def _after(tokenizer: PreTrainedTokenizerBase, prompt: str, text: str) -> list[int]:
-    """The tokens of a text behind a prompt."""
+def encode_after(tokenizer: PreTrainedTokenizerBase, prompt: str, text: str) -> list[int]:
+    """The tokens of a text behind a prompt, or where these have merged behind a line break or a full stop."""
     for before in (prompt, "\n", "."):
         first, whole = encode_plain(tokenizer, before), encode_plain(tokenizer, before + text)
         if (first or not before) and len(whole) > len(first) and whole[: len(first)] == first:

@@ -4,7 +4,7 @@ import functools
 import os
 
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.trainers import BpeTrainer
@@ -176,6 +176,16 @@ def _bytes() -> Tokenizer:
 def byte_level() -> PreTrainedTokenizerFast:
     """A small BPE over bytes, as GPT-2's and SmolLM's: every text can be written with it, and read back."""
     return PreTrainedTokenizerFast(tokenizer_object=_bytes())
+
+
+def space_before() -> PreTrainedTokenizerFast:
+    """One that puts a space of its own before every text, as Llama 2's: to it " Paris" is a space and " Paris"."""
+    words = Tokenizer(WordLevel({"▁": 0, "▁.": 1, ".": 2, "▁Paris": 3, "▁born": 4, "<unk>": 5}, unk_token="<unk>"))
+    words.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("▁", "merged_with_next"), pre_tokenizers.Split("\n", "isolated")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
 
 
 def build_byte_level(family: str = "llama") -> LanguageModel:

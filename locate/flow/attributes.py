@@ -23,7 +23,7 @@ from corrigenda.forward.interventions import Read, intervene
 from corrigenda.forward.recording import forward_logits
 from corrigenda.models.alone import one_thread
 from corrigenda.models.sites import Site, SiteName
-from corrigenda.prompts import encode_plain, first_word
+from corrigenda.prompts import encode_after, first_word
 from corrigenda.settings.checked import AtLeastOne, check_value
 from corrigenda.text.display import unspaced
 from corrigenda.text.joints import joined
@@ -171,13 +171,12 @@ def attribute_tokens(lm: LanguageModel, texts: Iterable[str]) -> frozenset[int]:
     A word of several tokens has its first counted, if that has three letters or more.
     """
     found = set()
-    before = len(encode_plain(lm.tokenizer, "\n"))  # SentencePiece puts a space of its own before a text
     for text in texts:
         for raw in text.split():
             word = raw.strip(".,;:!?()[]\"'“”‘’")
             if len(word) < 3 or word.lower() in COMMON:
                 continue
-            first = encode_plain(lm.tokenizer, f"\n{'' if unspaced(word[0]) else ' '}{word}")[before:][:1]
+            first = encode_after(lm.tokenizer, "\n", word if unspaced(word[0]) else f" {word}")[:1]
             if first and first[0] != lm.tokenizer.unk_token_id and len(token_texts(lm, first)[0].strip()) >= 3:
                 found.add(first[0])
     return frozenset(found)

@@ -19,7 +19,7 @@ from corrigenda.forward.recording import stopping, watching
 from corrigenda.models.architecture import whole_number
 from corrigenda.models.families import name_of
 from corrigenda.models.sites import leaving, skipped, state_entering
-from corrigenda.prompts import encode_plain
+from corrigenda.prompts import encode_after
 from corrigenda.text.display import quoted, unspaced
 
 ROWS = 256
@@ -149,7 +149,7 @@ def token_id(lm: LanguageModel, token: str | int) -> int:
         raise UnknownTokenError("an empty text is no token; name one of the vocabulary")
     spaced = [f" {word}", word]
     ways = spaced if token.startswith(" ") or (word[:1].isalnum() and not unspaced(word[0])) else spaced[::-1]
-    tried = [encode_plain(lm.tokenizer, way) for way in (ways if word else [token])]
+    tried = [encode_after(lm.tokenizer, "\n", way) for way in (ways if word else [token])]
     for ids in tried:
         if len(ids) == 1 and ids[0] != lm.tokenizer.unk_token_id:
             return ids[0]

@@ -6,9 +6,6 @@ import pytest
 import tiny
 import torch
 from by_hooks import leaving, logits
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import WordLevel
-from transformers import PreTrainedTokenizerFast
 
 from corrigenda import Fact, LanguageModel
 from locate.flow.attributes import AttributeFlow, attribute_flow, attribute_tokens
@@ -58,12 +55,8 @@ def test_in_every_kind_of_block_the_last_state_is_the_models_answer(family: str)
 
 
 def test_words_of_a_tokenizer_that_puts_a_space_before_every_text(lm: LanguageModel) -> None:
-    """As Llama 2's does: to it " Paris" is a space and then the token that Paris is in a text."""
-    words = Tokenizer(WordLevel({"▁": 0, "▁.": 1, "▁Paris": 2, "▁born": 3, "<unk>": 4}, unk_token="<unk>"))
-    words.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    words.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-    lm.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
-    assert attribute_tokens(lm, ["born in Paris."]) == {2, 3}
+    lm.tokenizer = tiny.space_before()
+    assert attribute_tokens(lm, ["born in Paris."]) == {3, 4}
 
 
 def test_a_subject_at_the_prompts_end(lm: LanguageModel) -> None:

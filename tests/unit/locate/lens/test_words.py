@@ -102,6 +102,11 @@ def test_top_and_bottom_and_ranks(lm: LanguageModel) -> None:
     refused(ValueError, "one row of scores", words.top, lm, scores[None])
 
 
+def test_a_sign_is_the_token_that_it_is_behind_a_word(lm: LanguageModel) -> None:
+    lm.tokenizer = tiny.space_before()
+    assert [words.token_id(lm, text) for text in (".", " .", "Paris", " Paris")] == [2, 1, 3, 3]
+
+
 def test_a_token_is_named_by_its_text_or_number(lm: LanguageModel) -> None:
     paris = lm.tokenizer.convert_tokens_to_ids("Paris")
     assert words.token_id(lm, "Paris") == words.token_id(lm, " Paris") == words.token_id(lm, paris) == paris
