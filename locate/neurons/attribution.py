@@ -10,6 +10,9 @@ The equations scale one coefficient and leave the others; here all of a layer ar
 attributions add up to what its coefficients are worth (completeness). As dP/dm = dP/dFFN V^T, the gradient is taken at
 the layer's output and brought to the neurons by one product. One batch goes up through what has to run of the model,
 joined at each layer by the rows in which that layer's coefficients are scaled, and comes back down in one backward.
+
+Where an applied edit that is routed by the prompt answers (a codebook, a side memory), that is held, and m V counts in
+its layer as a part of what it answers: completeness is then none of a forward in which the edit decides again.
 """
 
 from collections.abc import Iterator, Sequence
