@@ -44,8 +44,8 @@ def require_free(host: str, port: int) -> None:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
-        system = error.errno is not None and error.errno > 0  # what looks names up has numbers of its own, below 0
-        why = os.strerror(error.errno) if system else error.strerror or error
+        number = error.errno or 0  # what looks names up has numbers of its own, below 0
+        why = os.strerror(number) if number > 0 else error.strerror or error
         said = f"cannot listen on {host}:{port} ({why}); give another port= or host="
         raise SettingsError(f"job.port={port}: {said}") from None
 
