@@ -33,6 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = (*PACKAGES, "run.py")
 """What of `ROOT` is this project's."""
 
+PLUGINS = ("joblib", "optuna", "submitit")
+"""Extras that bring a launcher or a sweeper of Hydra."""
+
 
 class RunFailedError(CorrigendaError, RuntimeError):
     """A run that came to its end, but in which too much failed."""
@@ -209,6 +212,8 @@ def _composition(error: ConfigCompositionException, arguments: Sequence[str]) ->
         group, _, name = str(missing).partition("/") if outer in ("model", "data") else str(missing).rpartition("/")
         if group == "editor":
             return EDITORS.unknown(name)
+        if outer == "hydra" and (extra := name.partition("_")[0]) in PLUGINS:
+            return f"{group}={name} is of a package that is not installed: pip install 'corrigenda[{extra}]'"
         said = f"{group}={name}: there is no such choice; {_near(name, options)}The choices are {', '.join(options)}"
         if group == "model":
             return f"{said}. Any other model is model=own {setting('model.name', name)}"

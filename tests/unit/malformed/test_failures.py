@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tiny
+from hydra.errors import MissingConfigException
 
 from corrigenda import EditRefusedError, Fact, LanguageModel
 from corrigenda.data import FactSet
@@ -32,6 +33,15 @@ def test_errors_that_the_program_made_are_not_told_in_a_line() -> None:
     for kind in (ValueError, MemoryError, RunFailedError, ConnectionError):
         assert issubclass(kind, EXPECTED)
         assert describe_error(kind("one\ntwo"), []) == (f"one two ({kind.__name__}; HYDRA_FULL_ERROR=1 shows where)", 1)
+
+
+@pytest.mark.parametrize(("choice", "extra"), [("launcher/submitit_slurm", "submitit"), ("sweeper/optuna", "optuna")])
+def test_a_launcher_that_is_not_installed_names_its_extra(choice: str, extra: str) -> None:
+    missing = MissingConfigException("not there", f"hydra/{choice}", ["basic"])
+    [said, _] = describe_error(missing, []) or ("", 0)
+    assert said.endswith(
+        f"{choice.replace('/', '=')} is of a package that is not installed: pip install 'corrigenda[{extra}]'"
+    )
 
 
 @pytest.mark.parametrize("path", ["/home/me/.cache", "/home/me/.cache/corrigenda/before/x"])
