@@ -25,6 +25,8 @@ MOST_TOKENS = 2048
 """The longest text where a model's configuration names no limit, as in the harness."""
 MOST_NEW_TOKENS = 256
 """The longest answer where a task names no limit, as in the harness."""
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""What a task's limit may be called, as in the harness; the first that it has counts."""
 
 
 class EditedModel(TemplateLM):
@@ -62,7 +64,11 @@ class EditedModel(TemplateLM):
         return list(super().loglikelihood(read, disable_tqdm=True))
 
     def _loglikelihood_tokens(
-        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+        self,
+        requests: Sequence[tuple[Any, list[int], list[int]]],
+        disable_tqdm: bool = False,
+        running_text: bool = False,
+        **_: Any,
     ) -> list[tuple[float, bool]]:
         found: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         rows = []
@@ -72,7 +78,8 @@ class EditedModel(TemplateLM):
         for group in batches(range(len(rows)), [len(text) for text, _ in rows], self._max_tokens):
             texts = [rows[i][0] for i in group]
             prompts = [rows[i][1] for i in group]
-            batch = self._lm.batch([text[:-1] for text in texts], prompts)
+            # Running text is all prompt to an edit that routes, as the windows of the held-out texts are.
+            batch = self._lm.batch([text[:-1] for text in texts], None if running_text else prompts)
             mask = torch.zeros(batch.input_ids.shape, dtype=torch.bool)
             for place, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
                 mask[place, prompt - 1 : len(text) - 1] = True
@@ -87,7 +94,10 @@ class EditedModel(TemplateLM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """For each text its log-probability, in windows; what edits put before the text is read before each of them."""
+        """For each text its log-probability, in windows; what edits put before the text is read before each of them.
+
+        An edit that routes decides on each window, as on those of the held-out texts.
+        """
         windows: list[tuple[None, list[int], list[int]]] = []
         owner: list[int] = []
         for number, request in enumerate(requests):
@@ -108,7 +118,8 @@ class EditedModel(TemplateLM):
                 windows.append((None, list(before), list(text)))
                 owner.append(number)
         totals = [0.0] * len(requests)
-        for number, (value, _) in zip(owner, self._loglikelihood_tokens(windows), strict=True):
+        found = self._loglikelihood_tokens(windows, running_text=True)
+        for number, (value, _) in zip(owner, found, strict=True):
             totals[number] += value
         return totals
 
@@ -151,7 +162,8 @@ class _Answer:
         context, wanted = request.args
         wanted = dict(wanted)
         until = wanted.get("until") or []
-        limit = int(wanted.get("max_gen_toks") or min(MOST_NEW_TOKENS, max_length // 2))
+        said = (int(wanted[name]) for name in LIMITS if wanted.get(name))
+        limit = next(said, min(MOST_NEW_TOKENS, max_length // 2))
         if limit >= max_length:
             raise ValueError(
                 f"a task asks for answers of up to {limit} tokens (max_gen_toks), which leaves no room for a prompt in "

@@ -19,6 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from corrigenda import ContextEdit, Edit, LanguageModel, Origin
 from corrigenda.edits.coefficients import CoefficientEdit
 from corrigenda.edits.side_memory import SideMemoryEdit, routing_score
+from corrigenda.forward.recording import forward_logits
 from eval import EvalSettings
 from eval.lm_eval.harness import Harness, paired
 from eval.scoring.probabilities import score
@@ -126,6 +127,7 @@ def test_tasks_of_the_settings(lm: LanguageModel, folder: Path, monkeypatch: pyt
 def test_as_the_harness_computes_it(lm: LanguageModel, name: str) -> None:
     texts = [(" ".join([*QUESTIONS, *QUESTIONS, *QUESTIONS, *QUESTIONS]),), ("the tower",)]  # longer than 64 tokens
     answers = [(q, {"until": ["Rome", "."], "max_gen_toks": 6, "do_sample": False}) for q in QUESTIONS]
+    answers.append((QUESTIONS[0], {"until": [], "max_new_tokens": 3, "do_sample": False}))
     edit = EDITS[name](lm) if name != "none" else None
     if edit is not None:
         edit.apply(lm)
@@ -190,6 +192,25 @@ def test_a_side_memory_answers_where_the_prompt_says(lm: LanguageModel) -> None:
     values = [value for value, _ in found]
     assert values == pytest.approx([sum(target.log_probs) for target in expected], abs=1e-4)
     changed = [abs(a - b) > 1e-3 for a, b in zip(values, unedited, strict=True)]
+    assert any(changed)
+    assert not all(changed)
+
+
+def test_running_text_is_all_prompt_to_a_side_memory(lm: LanguageModel) -> None:
+    """As the windows of the held-out texts are."""
+    edit, prefix = side_memory(lm), edited_model(lm).prefix_token_id
+    texts = [question + choice for question, choice in continuations()]
+    asked = requests("loglikelihood_rolling", [(text,) for text in texts])
+    unedited = edited_model(lm).loglikelihood_rolling(asked)
+    expected = []
+    with edit.applied(lm):
+        found = edited_model(lm).loglikelihood_rolling(asked)
+        for ids in (lm.tokenizer(text)["input_ids"] for text in texts):
+            batch = lm.batch([[prefix, *ids[:-1]]])
+            logs = forward_logits(lm, batch, batch.attention_mask.bool()).double().log_softmax(-1)
+            expected.append(sum(float(row[token]) for row, token in zip(logs, ids, strict=True)))
+    assert found == pytest.approx(expected, abs=1e-4)
+    changed = [abs(one - other) > 1e-3 for one, other in zip(found, unedited, strict=True)]
     assert any(changed)
     assert not all(changed)
 
