@@ -62,7 +62,8 @@ def measure(
         check_class("measure", "held_out", held_out, HeldOut)
     if before is not None and len(before) != len(facts):
         raise ValueError(f"measure: before has {len(before)} measurements, and there are {len(facts)} facts")
-    prepared = [prepare(lm, fact, settings) for fact in facts]
+    kept = [None] * len(facts) if before is None else [one.continuations for one in before]
+    prepared = [prepare(lm, fact, settings, tokens) for fact, tokens in zip(facts, kept, strict=True)]
     read = [number for number, one in enumerate(prepared) if not one.error]
     old = None if before is None else [before[number] for number in read]
     found = iter(_measure(lm, [prepared[number] for number in read], settings, old, held_out) if read else ())

@@ -1,6 +1,6 @@
 """What is asked of a fact, as a model reads it: tokenised once, before anything is run, and found to fit or not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -71,13 +71,16 @@ class Prepared:
     error: str = ""
 
 
-def prepare(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Prepared:
+def prepare(
+    lm: LanguageModel, fact: Fact, settings: EvalSettings, kept: Mapping[str, Sequence[int]] | None = None
+) -> Prepared:
     """Tokenises what is asked of a fact, and sees whether it fits with targets and generated tokens.
 
     Args:
         lm: the model, with whatever edits are applied: one may put a text before every prompt.
         fact: the fact.
         settings: what is measured.
+        kept: by prompt how the unedited model went on: this one does so for as many tokens, whatever is measured.
     """
     found, kind, tokens_of = Prepared(fact), "", cache(lm.tokens)
     try:
@@ -92,6 +95,10 @@ def prepare(lm: LanguageModel, fact: Fact, settings: EvalSettings) -> Prepared:
             ids = found.tokens[job.prompt] = tokens_of(job.prompt)
             lm.require_room(len(ids) + max(limit - 1, 0), f"a prompt with up to {limit} new tokens")
             found.jobs.append((job, limit))
+        for prompt, tokens in (kept or {}).items():
+            if prompt in found.tokens:
+                kind, n_tokens = KEPT, len(found.tokens[prompt]) + len(tokens) - 1
+                lm.require_room(n_tokens, f"a prompt with {len(tokens)} new tokens")
         if settings.generate and settings.real_use is not None:
             asked = METRICS.kinds("questions", without=settings.without)
             for one in questions_of(lm, fact, asked, settings.real_use):

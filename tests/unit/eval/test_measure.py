@@ -7,10 +7,10 @@ import pytest
 import tiny
 import torch
 from by_hooks import logits
-from edits_parts import random_update
+from edits_parts import origin, random_update
 from torch import Tensor
 
-from corrigenda import Fact, LanguageModel
+from corrigenda import ContextEdit, Fact, LanguageModel
 from corrigenda.errors import SettingsError
 from corrigenda.facts import Probe
 from eval import METRICS, Case, EvalSettings, Evaluation, Measurement, evaluate, measure
@@ -101,6 +101,16 @@ def test_what_is_as_long_as_the_model_reads_is_compared(lm: LanguageModel) -> No
     before = measure(lm, [fact], SMALL)
     (after,) = measure(lm, [fact], SMALL, before)
     assert after.values["preservation"] == 1
+
+
+def test_where_it_cannot_go_on_as_before_it_is_said(lm: LanguageModel) -> None:
+    """Also where no answers are asked for: a text before the prompt leaves room for the target alone."""
+    fact = Fact("Thomas", "{} is in", "Rome", neighbourhood=(" ".join(["the"] * 20),))
+    before = measure(lm, [fact], SMALL)
+    assert lm.context_length is not None
+    with ContextEdit(origin(lm), "the " * (lm.context_length - 21)).applied(lm):
+        (after,) = measure(lm, [fact], SCORES_ONLY, before)
+    assert "kept: a prompt with 4 new tokens has 66 tokens, and tiny-llama reads at most 64" in after.error
 
 
 def build(family: str = "llama") -> LanguageModel:
