@@ -200,7 +200,7 @@ class AskedQuestion(Record):
 
     Attributes:
         kind: of which of the fact's prompts: "prompt" or "paraphrases".
-        setting: how it was asked: "plain_bare", "plain_context", "chat_bare" or "chat_context".
+        setting: how it was asked, one of `eval.real_use.settings.SETTINGS`: "plain_bare", "chat_context", ...
         question: the question alone; `prompt` is all that the model reads.
         answer: the greedy answer, to its natural end.
         match: whether the answer contains the new object; from the answer.

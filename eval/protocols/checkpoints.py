@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from corrigenda import Fact, LanguageModel
-from corrigenda.data.requests import ActiveRequests, reports_together, select_active
+from corrigenda.data.requests import ActiveRequests, left_out, reports_together, select_active
 from corrigenda.system.progress import counted, stage, track
 from eval.evaluation import Case, Evaluation, judged
 from eval.lm_eval.harness import Harness, Scores
@@ -46,7 +45,7 @@ class Checkpoints:
         if not len(run.facts):
             raise ValueError("a sequence of edits needs at least one fact")
         self._parts = {name: fixed_locality(facts, list(run.facts)) for name, facts in parts_of(fixed).items()}
-        check_collapse_stop(settings, run.settings)
+        check_collapse_stop(run.lm, settings, run.settings)
         check_fine_tuning(run.lm, settings.fine_tuning)
         if moved := settings.moved(len(run.facts)):
             logger.warning(
@@ -135,10 +134,13 @@ class Checkpoints:
         cases = journal.cases("scored", t)
         if together:
             first = list(run.facts[:t])
-            of_others = zip(first, reports_together(first, self._active(t)), strict=True)
+            now = self._active(t)
+            of_others = zip(first, reports_together(first, now), strict=True)
             said = {fact.id: {**said.get(fact.id, {}), **report} for fact, report in of_others}
             for case in cases:
-                run.finished(replace(case, edit=said[case.fact.id] or None, seconds=journal.made[0] / t))
+                report = said[case.fact.id]
+                seconds = None if left_out(report) else journal.made[0] / len(now.active)
+                run.finished(replace(case, edit=report or None, seconds=seconds))
         journal.add("point", **self._point(cases) | self._harness_scores(t))
         return True
 
@@ -187,13 +189,14 @@ class Checkpoints:
         into: list[dict[str, Any]] | None = None,
     ) -> bool:
         """Measures facts, by their numbers, in the edited model, into the journal, or into a list."""
-        done = {record["id"] for record in (self._journal.scores(kind, t) if into is None else into)}
+        # By the whole fact: two parts of the fixed set may ask other things about one fact.
+        done = {Fact.from_dict(record["fact"]) for record in (self._journal.scores(kind, t) if into is None else into)}
         told = f"Scoring {counted(len(wanted), 'fact')} ({kind}) after {counted(t, 'edit')}"
         for number in track(pre_edit.chunks, told, bar=False):
             begin = number * self.settings.chunk
             places = [place - begin for place in wanted if begin <= place < begin + self.settings.chunk]
             facts = [pre_edit.facts(number)[place] for place in places]
-            if all(fact.id in done for fact in facts):
+            if done.issuperset(facts):
                 continue
             if self._stop():
                 return False
@@ -201,7 +204,7 @@ class Checkpoints:
             before = [measured[place] for place in places]
             after = measure(self.run.lm, facts, settings, before, held_out)
             for fact, old, new in zip(facts, before, after, strict=True):
-                if fact.id not in done:
+                if fact not in done:
                     record = judged(fact, old, new, error=error(fact)).to_dict()
                     self._journal.add(kind, t, **record) if into is None else into.append(record)
         return True
@@ -219,15 +222,17 @@ class Checkpoints:
         """
         t = self._journal.done
         now = self._active(t)
-        fixed = iter(self._journal.cases("fixed", t))
-        parts = {name: Evaluation(tuple(islice(fixed, len(facts)))) for name, facts in self._parts.items()}
+        fixed = self._journal.cases("fixed", t)
+        parts = {
+            name: Evaluation(tuple(case for case in fixed if case.fact in facts)) for name, facts in self._parts.items()
+        }
         whole = Evaluation(tuple(case for part in parts.values() for case in part.cases))
         apart = {name: _declared("fixed", part) for name, part in parts.items() if len(parts) > 1}
         # Of facts that are edited together those have a case that were scored.
         edited = [case for fact in self.run.facts[:t] if (case := self.run.cases.get(fact.id)) is not None]
         seconds = [case.seconds for case in edited if case.seconds is not None]
         if self.regime == "together":
-            seconds = [self._journal.made[0] / t]
+            seconds = [self._journal.made[0] / len(now.active)]
         scored = self._chosen(t)
         ends = first_and_latest(scored, t, self.settings.ends)
         return {

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from corrigenda import LanguageModel
 from corrigenda.errors import SettingsError
 from eval.protocols.settings import CollapseStopSettings, SequentialSettings
 from eval.settings import EvalSettings
@@ -35,9 +36,14 @@ def find_collapse(point: Mapping[str, Any], limits: CollapseStopSettings) -> dic
     return None
 
 
-def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) -> None:
+def check_collapse_stop(lm: LanguageModel, settings: SequentialSettings, measured: EvalSettings) -> None:
     """Checks that what the collapse stop watches is measured, or raises SettingsError."""
     limits = settings.collapse_stop
+    if limits.perplexity_drift is not None and lm.architecture.has_encoder:
+        raise SettingsError(
+            f"collapse_stop.perplexity_drift={limits.perplexity_drift}: {lm.name} is an encoder-decoder, which has no "
+            "perplexity of running text; set the limit to null"
+        )
     if limits.perplexity_drift is not None and not measured.perplexity_windows:
         raise SettingsError(
             f"collapse_stop.perplexity_drift={limits.perplexity_drift}: no perplexity is measured "
@@ -57,7 +63,7 @@ def check_collapse_stop(settings: SequentialSettings, measured: EvalSettings) ->
 
 def _stop(t: int, figure: str, value: float | None, limit: float, what: str, beyond: str) -> dict[str, Any]:
     if value is None:
-        why = f"after {t} edits there is no {what}: the model gives no numbers"
+        why = f"after {t} edits there is no {what}: it cannot be computed"
     else:
         why = f"after {t} edits the {what} is {value:.4g}, {beyond} the limit of {limit:g}"
     return {"t": t, "figure": figure, "value": value, "limit": limit, "why": why}

@@ -17,7 +17,8 @@ Regime = Literal["auto", "stack", "extend", "together"]
 class CollapseStopSettings:
     """At which figures of a checkpoint a sequence is stopped; None, for each: never.
 
-    A figure with a limit that cannot be computed at a checkpoint (the model gives no numbers any more) stops it, too.
+    A figure with a limit that cannot be computed at a checkpoint (the model gives no numbers any more, or the text that
+    edits put before a prompt leaves no room for a window) stops it, too.
 
     Attributes:
         perplexity_drift: it is above so many nats.

@@ -39,7 +39,7 @@ def test_each_limit_is_of_its_own_figure() -> None:
     found = find_collapse(point(), drift)
     assert found is not None
     assert found["value"] is None
-    assert "there is no perplexity drift (nats): the model gives no numbers" in found["why"]
+    assert "there is no perplexity drift (nats): it cannot be computed" in found["why"]
 
 
 def test_a_task_that_falls_stops() -> None:
@@ -126,6 +126,9 @@ def test_what_is_not_measured_is_not_watched(lm: LanguageModel, tmp_path: Path) 
             sequence(
                 lm, plain(2), Nudge(), tmp_path, measured=replace(QUICK, only=("paraphrases",)), collapse_stop=limit
             )
+    limit, t5 = CollapseStopSettings(perplexity_drift=1.0), tiny.build("t5")
+    with pytest.raises(ValueError, match="an encoder-decoder, which has no perplexity of running text"):
+        sequence(t5, plain(2), Nudge(), tmp_path / "b", measured=WITH_PERPLEXITY, collapse_stop=limit)
 
 
 class Tasks:

@@ -3,16 +3,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
-from sequences import Nudge, plain
+from sequences import Nudge, plain, timeless
 
 from corrigenda import ContextEdit, Fact, LanguageModel, Origin
 from corrigenda.data import FactSet
 from corrigenda.facts import Probe
 from corrigenda.runs.folder import RunFolder
-from eval import EditRun, EvalSettings, RealUse, SequentialRun, SequentialSettings, run_sequential
+from eval import EditRun, EvalSettings, RealUse, SequentialRun, SequentialSettings, measure, run_sequential
+from eval.protocols import checkpoints
 from eval.protocols.curves import curve_table, value_at
 from eval.protocols.fixed_locality import own_prompts, untouched
 from eval.scoring.fitting import Prepared
@@ -81,6 +83,27 @@ def test_parts_are_reported_apart(tmp_path: Path) -> None:
     assert value_at(both, "fixed.questions.locality_kl") == both["fixed_parts"]["questions"]["locality_kl"]
     assert value_at(both, "fixed.preservation") == both["fixed"]["preservation"]
     assert value_at(both, "fixed.nothing.preservation") is value_at(both, "fixed.questions.nothing") is None
+
+
+def test_killed_between_two_parts_that_ask_of_one_fact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [other("the river is")]
+    fixed = {"near": asked, "own": own_prompts(asked)}
+    whole = run_sequential(a_run(tmp_path / "whole"), SequentialSettings(chunk=1), fixed)
+    left = [2]  # the edited fact's and the first part's
+
+    def killed(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise SystemExit
+        return measure(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "measure", killed)
+        with pytest.raises(SystemExit):
+            run_sequential(a_run(tmp_path / "killed"), SequentialSettings(chunk=1), fixed)
+    again = run_sequential(a_run(tmp_path / "killed"), SequentialSettings(chunk=1), fixed)
+    assert again.curve[0]["fixed_parts"]["own"]["locality_kl"]["n"] == 1
+    assert timeless(again) == timeless(whole)
 
 
 def test_own_prompts_are_measured_like_locality_prompts() -> None:

@@ -90,6 +90,9 @@ def test_what_was_left_out_of_an_edit_of_all_is_in_no_metric(by_notes: LanguageM
     run = go(by_notes, some, Notes(), tmp_path, SequentialSettings(checkpoints=(3,), regime="together"))
     assert run.run.evaluation.metrics["token_accuracy"]["n"] == 2
     assert run.run.cases[some[0].id].edit == {"superseded_by": some[2].id}
+    seconds = [run.run.cases[fact.id].seconds for fact in some]
+    assert seconds == [None, *[run.curve[0]["seconds_per_edit"]] * 2]  # two were edited, and share the time
+    assert 2 * run.summary()["seconds_per_edit"] == pytest.approx(run._journal.made[0])
 
 
 def test_contradictions_and_repetitions(by_notes: LanguageModel, tmp_path: Path) -> None:
