@@ -51,22 +51,22 @@ def scores(lm: LanguageModel, gate: Gate, keys: Tensor, prompt: str) -> list[flo
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("threshold", [-1.0, 0.1, 0.4])
+@pytest.mark.parametrize("threshold", [-1.0, 0.1, 0.3])
 def test_the_nearest_of_those_that_are_named_the_nearest_last(
     lm: LanguageModel, edit: RetrievalEdit, gate: Gate, k: int, threshold: float
 ) -> None:
     edit = dataclasses.replace(edit, k=k, threshold=threshold)
     named = {PROMPTS[0]: (1, 3), PROMPTS[1]: (0,), PROMPTS[2]: (1, 2, 3, 4), PROMPTS[3]: (1, 3)}
-    found = 0
+    found = []
     for prompt, numbers in named.items():
         cosines = scores(lm, gate, edit.keys, prompt)
         near = sorted((cosines[number], TEXTS[number]) for number in numbers if cosines[number] > threshold)[-k:]
-        found += len(near)
+        found.append(len(near))
         with edit.applied(lm):
             assert lm.reads(prompt) == "".join(text for _, text in near) + prompt
             assert lm.tokens(prompt) == lm.tokenizer(lm.reads(prompt))["input_ids"]
         assert lm.reads(prompt) == prompt
-    assert found >= (0 if threshold == 0.4 else 2)
+    assert sum(found) > 0 if threshold < 0.3 else found == [0, 1, 0, 0]
 
 
 @pytest.mark.parametrize("index", ["exact", "faiss", "product_keys"])
