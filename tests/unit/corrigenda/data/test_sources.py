@@ -81,6 +81,7 @@ def test_offline_without_a_cached_copy(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, naps: list[float]
 ) -> None:
     config = pytest.importorskip("datasets").config
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # who runs the tests may have set it
     monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path)
     before = config.HF_HUB_OFFLINE
