@@ -90,10 +90,10 @@ def test_a_run_is_another_where_what_no_setting_says_is(tmp_path: Path, monkeypa
 
 
 def test_a_run_is_another_where_what_else_measures_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
     metric, config = tmp_path / "their_metric.py", OmegaConf.create({"plugins": []})
+    metric.write_text("# one")  # before anything looks for modules there: what a folder has is remembered by its time
+    monkeypatch.syspath_prepend(tmp_path)
     codes = [_code(config)]
-    metric.write_text("# one")
     point = importlib.metadata.EntryPoint("theirs", "their_metric", "corrigenda.metrics")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
     codes.append(_code(config))
