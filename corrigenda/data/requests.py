@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corrigenda.facts import Fact
-from corrigenda.text.words import UNSEEN
+from corrigenda.text.words import seen
 
 _TYPED = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "„": '"', "‐": "-", "–": "-", "−": "-"})
 """Quotes and dashes as they are typed for those as they are set; NFKC makes one hyphen of two."""
@@ -27,8 +27,7 @@ def normalised(text: str) -> str:
     Typographic quotes and dashes count as those on a keyboard: "O’Brien" is "O'Brien". What is not seen, as a soft
     hyphen, does not count.
     """
-    seen = UNSEEN.sub("", text).replace("\u200b", " ")
-    return " ".join(unicodedata.normalize("NFKC", seen).translate(_TYPED).casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", seen(text)).translate(_TYPED).casefold().split())
 
 
 @dataclass(frozen=True)

@@ -231,15 +231,19 @@ _WORDS = re.compile(
 )
 _LIST = re.compile(r"\d+(?:,\d+){2,}")
 _THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3})((?:[,，'’\u00a0\u2009\u202f]\d{3})+)(?!,?\d)")
-UNSEEN = re.compile(
+_UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0100-\U000e01ef]"
 )
-"""Ignored: soft hyphens, directions, variants of one character's picture; a word's border that is not seen is one."""
+
+
+def seen(text: str) -> str:
+    """A text without soft hyphens, directions and variants of one character's picture; a border not seen is a space."""
+    return _UNSEEN.sub("", text).replace("\u200b", " ")
 
 
 def _split(text: str, symbols: frozenset[str] | None = None) -> list[Word]:
     """A text's words, signs and symbols in order; of the symbols only those named, where some are."""
-    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), UNSEEN.sub("", text)).replace("\u200b", " ")
+    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), seen(text))
     text = _LIST.sub(lambda match: match[0].replace(",", " "), text)
     text = normal_form(text).replace("i\u0307", "i").replace("ı", "i")  # Turkish has two letters i; which is not known
     text = "".join(str(unicodedata.decimal(char)) if _kind(char) == "9" else char for char in text)
