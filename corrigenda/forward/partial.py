@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,10 +51,9 @@ class PartialForward:
         start: (n,), the first position to run in each row.
         rows: (n,), which row of the recording each row starts from; by default all, in order.
         batch: the rows' tokens where they differ from the recorded ones at or after `start`.
-        routes: of the rows; by default what was decided in the recording, whatever changes above it.
+        routes: of the rows; by default what was decided in the recording, whatever changes above it, or what was
+            decided below `layer` where edits decide anew.
         states: what enters `layer`, (n, local position, d_model), where it is not what the recording kept.
-        anew: whether routed edits decide again by what enters `layer` and by what lies above: on whole rows, so that
-            all positions run.
 
     Raises:
         KeyError: the recording was not asked to keep the states that enter `layer`.
@@ -72,7 +70,6 @@ class PartialForward:
         batch: TokenBatch | None = None,
         routes: Routes | None = None,
         states: Tensor | None = None,
-        anew: bool = False,
     ) -> None:
         self._lm = lm
         self._tuples = recording.tuples
@@ -81,10 +78,8 @@ class PartialForward:
         device = recording.batch.input_ids.device
         rows = torch.arange(len(recording.batch), device=device) if rows is None else rows.to(device)
         self._owners = rows
-        if anew and lm.routing.active:
-            recording = replace(recording, cache=None)
-            routes = recording.routes.below(layer).rows(rows)
-        self._routes = recording.routes.rows(rows) if routes is None else routes
+        decided = recording.routes.below(layer) if recording.anew else recording.routes
+        self._routes = decided.rows(rows) if routes is None else routes
         own_tokens = batch is None
         batch = recording.batch.rows(rows) if batch is None else batch
         start = start.to(device)

@@ -30,10 +30,11 @@ class Recording:
         batch: the tokens that were run.
         states: for each layer asked for, what entered it: (batch, position, d_model).
         cache: for each layer, the attention's keys and values (batch, head, position, head size); None for a
-            model that cannot go on from one.
+            model that cannot go on from one, or where edits decide anew.
         logits: at the positions asked for, (n, vocabulary); None if none were.
         tuples: whether this model's blocks return their state in a tuple.
         routes: what the applied edits that are routed by the prompt decided on each row.
+        anew: whether these decide again in partial forwards.
     """
 
     batch: TokenBatch
@@ -42,6 +43,7 @@ class Recording:
     logits: Tensor | None
     tuples: bool
     routes: Routes
+    anew: bool = False
 
 
 def forward_logits(lm: BareModel, batch: TokenBatch, at: positions.At = None) -> Tensor:
@@ -62,13 +64,21 @@ def forward_to(lm: BareModel, batch: TokenBatch, layer: int) -> None:
 
 @torch.no_grad()
 def record(
-    lm: BareModel, batch: TokenBatch, layers: Collection[int], logits_at: Tensor | None = None, until: int | None = None
+    lm: BareModel,
+    batch: TokenBatch,
+    layers: Collection[int],
+    logits_at: Tensor | None = None,
+    until: int | None = None,
+    anew: bool = False,
 ) -> Recording:
     """Runs a batch once and keeps what partial forwards start from at some layers.
 
     `logits_at` are the positions whose logits are wanted (`positions.At`; None for none). With `until` that layer is
-    the last that is run, for partial forwards that end there, too; there are no logits then.
+    the last that is run, for partial forwards that end there, too; there are no logits then. With `anew` edits that are
+    routed by the prompt decide again in partial forwards, by what enters their first layer and by what lies above: on
+    whole rows, so that there is no cache where such an edit is applied.
     """
+    anew = anew and lm.routing.active
     cache = DynamicCache() if lm.architecture.goes_on else None
     inputs: dict[str, Any] = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     if cache is not None:
@@ -82,10 +92,11 @@ def record(
     return Recording(
         batch=batch,
         states=watched.states,
-        cache=cached(lm, cache, batch.input_ids.shape[1], until),
+        cache=None if anew else cached(lm, cache, batch.input_ids.shape[1], until),
         logits=None if logits_at is None else logits,
         tuples=watched.tuples,
         routes=routes,
+        anew=anew,
     )
 
 

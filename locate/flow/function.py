@@ -196,10 +196,10 @@ def transplant(
     batch = lm.batch([ids])
     device, depth = batch.lengths.device, lm.n_layers
     last = torch.tensor([len(ids) - 1], device=device)
-    recording = record(lm, batch, [0], last)
+    recording = record(lm, batch, [0], last, anew=True)
     assert recording.logits is not None
     rows = torch.zeros(depth, dtype=torch.long, device=device)
-    partial = PartialForward(lm, recording, 0, last.expand(depth), rows, anew=True)
+    partial = PartialForward(lm, recording, 0, last.expand(depth), rows)
     logits = _each_layer_once(lm, partial, updates, last.expand(depth))
     before, after = recording.logits.float(), logits.float()
     probabilities = after.softmax(-1)[:, number].cpu()

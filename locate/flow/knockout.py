@@ -163,9 +163,9 @@ class _Runs:
         batch = question.batch(lm)
         firsts = {window[0] for window in self.windows}
         at = question.at(1, batch.lengths.device)
-        self.recording = record(lm, batch, firsts, at)
-        if self.recording.cache is None or lm.routing.active:
-            self.first = 0  # all positions run
+        self.recording = record(lm, batch, firsts, at, anew=True)
+        if self.recording.cache is None:
+            self.first = 0
 
     @torch.no_grad()
     def all(self) -> tuple[float, Tensor]:
@@ -185,7 +185,7 @@ class _Runs:
         rows = len(self.edges) * len(chunk)
         device = self.recording.batch.lengths.device
         start = torch.full((rows,), self.first, device=device)
-        partial = PartialForward(self.lm, self.recording, lowest, start, torch.zeros_like(start), anew=True)
+        partial = PartialForward(self.lm, self.recording, lowest, start, torch.zeros_like(start))
         edges = self.edges[:, self.first :]  # (source, local position, position)
         nothing = torch.zeros_like(edges)
         with ExitStack() as stack:

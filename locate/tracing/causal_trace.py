@@ -211,7 +211,7 @@ class _Runs:
                 for site in kept
                 for layer in range(self.depth)
             }
-            self.recording: Recording = record(lm, batch, range(self.depth), self.at)
+            self.recording: Recording = record(lm, batch, range(self.depth), self.at, anew=True)
         self.outputs = {place: each.value for place, each in seen.items()}
         assert self.recording.logits is not None
         self.recorded = question.probabilities(self.recording.logits)
@@ -257,8 +257,7 @@ class _Runs:
         # The first hidden token, restored, is clean in all layers above: it is read off the clean run's cache.
         known = (start == self.first) & self._first_is_clean
         run_from = start + known.long()
-        owners = rows.masked_fill(known, 0)
-        partial = PartialForward(self.lm, self.recording, begin, run_from, owners, anew=True)
+        partial = PartialForward(self.lm, self.recording, begin, run_from, rows.masked_fill(known, 0))
         here = partial.local(start)
         states = partial.states
         with ExitStack() as stack:
@@ -283,18 +282,13 @@ class _Runs:
         return self.question.probabilities(logits).prod(1).view(len(group), self.samples).mean(1)
 
     @property
-    def _whole(self) -> bool:
-        """Whether all positions run: what follows acts on what is before, or on what an edit decides."""
-        return self.recording.cache is None or self.lm.routing.active
-
-    @property
     def _first_is_clean(self) -> bool:
         """Whether restoring the first hidden token leaves it clean all the way up.
 
         It does where it sees nothing but what stands before it, which was never corrupted, and itself. And it takes a
         cache to start behind it.
         """
-        plain = self.settings.site == "block" and self.settings.severed is None and not self._whole
+        plain = self.settings.site == "block" and self.settings.severed is None and self.recording.cache is not None
         return plain and self.first < self.question.n_prompt - 1
 
     def _put(self, site: Restored, layer: int, at: Tensor, value: Tensor) -> AbstractContextManager[Reading]:
@@ -308,7 +302,7 @@ class _Runs:
         end, width = self.question.n_prompt, len(self.question.ids)
 
         def length(position: int) -> int:
-            if self._whole:
+            if self.recording.cache is None:
                 return width
             return width - position - (position == self.first and self._first_is_clean)
 
