@@ -32,6 +32,7 @@ from jobs.shared.auto_layer import AutoLayerSettings, locate_layers
 from jobs.shared.base import (
     begin,
     begin_tracker,
+    code_since,
     interruptible,
     kept_before,
     load_model,
@@ -291,11 +292,9 @@ def _identify_again(
         folder.identify(**{name: identity[name] for name in of if name in begun_with})
         # A run of an earlier version has not noted these.
         folder.go_on_with(**{name: identity[name] for name in ("schema", "dtype", "other_inputs")})
-    begun = folder.identity.get("code", identity["code"])
-    if begun.split("+")[-1] != identity["code"]:
-        logger.warning("the code has changed since %s was begun; its cases are of two versions", folder.path)
-        identity = _identity(config, lm, facts, fixed, f"{begun}+{identity['code']}")
-        folder.go_on_with(code=identity["code"], id=identity["id"])
-    elif begun != identity["code"]:
-        identity = _identity(config, lm, facts, fixed, begun)
+    code = code_since(folder, identity["code"], "cases")
+    if code != identity["code"]:
+        identity = _identity(config, lm, facts, fixed, code)
+    if code != folder.identity.get("code", code):
+        folder.go_on_with(code=code, id=identity["id"])
     folder.identify(**identity)

@@ -55,6 +55,18 @@ def _one_line(
 _WITH_PLACE = warnings.formatwarning
 
 
+def code_since(folder: RunFolder, code: str, what: str) -> str:
+    """The version of the code of a run that goes on: those before, and this one where it is another, which is said.
+
+    `what` is there of both then: the run's cases, say.
+    """
+    begun = folder.identity.get("code", code)
+    if begun.split("+")[-1] == code:
+        return begun
+    logger.warning("the code has changed since %s was begun; its %s are of two versions", folder.path, what)
+    return f"{begun}+{code}"
+
+
 def start(config: DictConfig) -> float | None:
     """Does the job that a configuration names, or goes on with the run that ``resume=`` names.
 

@@ -25,7 +25,7 @@ from corrigenda.runs.ids import code_version, run_id, targets
 from corrigenda.runs.store import Store
 from editing.registry import space_of
 from jobs.shared import job
-from jobs.shared.base import FREE, begin, interruptible, load_model, override_names, read_beside, say
+from jobs.shared.base import FREE, begin, code_since, interruptible, load_model, override_names, read_beside, say
 from jobs.shared.data import read_data
 from jobs.shared.outside import measuring
 from jobs.shared.registry import register
@@ -98,10 +98,8 @@ def _code(config: DictConfig) -> str:
 
 def _note_code(config: DictConfig, folder: RunFolder) -> None:
     """Says, and notes, where further trials are by other code; the run's id is another one then."""
-    code, begun = _code(config), folder.identity.get("code", "")
-    if begun and begun.split("+")[-1] != code:
-        logger.warning("the code has changed since %s was begun; its trials are of two versions", folder.path)
-        code = f"{begun}+{code}"
+    begun = folder.identity.get("code", "")
+    if begun and (code := code_since(folder, _code(config), "trials")) != begun:
         folder.go_on_with(code=code, id=run_id({}, folder.identity["id"], "", code))
 
 
