@@ -90,11 +90,12 @@ def test_a_run_is_another_where_what_no_setting_says_is(tmp_path: Path, monkeypa
 
 
 def test_a_run_is_another_where_what_else_measures_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metric, config = tmp_path / "their_metric.py", OmegaConf.create({"plugins": []})
-    metric.write_text("# one")  # before anything looks for modules there: what a folder has is remembered by its time
+    # A module of this name that another test imported would be the one that counts.
+    metric, config = tmp_path / "installed_metric.py", OmegaConf.create({"plugins": []})
+    metric.write_text("# one")
     monkeypatch.syspath_prepend(tmp_path)
     codes = [_code(config)]
-    point = importlib.metadata.EntryPoint("theirs", "their_metric", "corrigenda.metrics")
+    point = importlib.metadata.EntryPoint("theirs", "installed_metric", "corrigenda.metrics")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == point.group else [])
     codes.append(_code(config))
     metric.write_text("# another")
