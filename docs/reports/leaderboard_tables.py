@@ -64,7 +64,7 @@ MORE = (
     *(*ONCE, "memit_rounds", "ultraedit", "wise_whitened", "retrieval", "memoir", "t_patcher", "lora", "melo"),
     *LEARNED,
 )
-SINGLY = (*ONCE, "in_context", "ultraedit", "wise_whitened")
+SINGLY = (*ONCE, "memit_rounds", "in_context", "ultraedit", "wise_whitened")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
     Part(SMALLEST, "counterfact", "batch", 100, TABLE, 5, SHORT),
