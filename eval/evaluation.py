@@ -115,7 +115,7 @@ def failed(state: Measurement) -> Measurement:
     it should have left alone is as measured. Figures that are no numbers are left out.
     """
     values = {key: value for key, value in state.values.items() if math.isfinite(value)}
-    values |= METRICS.missed(values)
+    values |= METRICS.missed(state.values)
     return Measurement(
         prompts=state.prompts, values=values, log_perplexity=state.log_perplexity, held_out=state.held_out
     )

@@ -15,7 +15,7 @@ from corrigenda.dictionaries.layouts import read_dictionary, write_dictionary
 from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.checked import checked
 from jobs.shared import job
-from jobs.shared.base import begin, load_model, say
+from jobs.shared.base import load_model, say, take_up
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, check
 from locate.features.figures import DictionaryFigures, measure_dictionary, randomised
@@ -54,9 +54,7 @@ class Job(job.Job):
             asked = dataclasses.replace(asked, sampled=0)  # nothing learns
         with folder.held():
             lm = load_model(config)
-            if folder.config is None:
-                begin(config, folder)
-            folder.identify(model_fingerprint=lm.fingerprint)
+            take_up(self, config, folder, model_fingerprint=lm.fingerprint)
             models = {"model": lm} | ({"random": randomised(lm, asked.seed)} if asked.control else {})
             found = {name: figures_of(asked, lm, one, folder.path / name) for name, one in models.items()}
             folder.finish({name: figures.summary() for name, figures in found.items()})

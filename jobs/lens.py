@@ -22,7 +22,7 @@ from corrigenda.settings.checked import AtLeastOne, Count, Seed, ShareAboveZero,
 from corrigenda.system.files import write_json
 from corrigenda.text.names import did_you_mean
 from jobs.shared import job
-from jobs.shared.base import begin, load_model, say
+from jobs.shared.base import load_model, say, take_up
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, check, instantiate
 from locate import read_values
@@ -139,9 +139,7 @@ class Job(job.Job):
         found: dict[str, Any] = {}
         with folder.held():
             lm = load_model(config)
-            if folder.config is None:
-                begin(config, folder)
-            folder.identify(model_fingerprint=lm.fingerprint, text=text.fitting(lm).key(lm))
+            take_up(self, config, folder, model_fingerprint=lm.fingerprint, text=text.fitting(lm).key(lm))
             for name in asked.parts:
                 place = folder.path / "results" / name
                 if any(place.glob("*.json")):  # results write their JSON last

@@ -25,7 +25,7 @@ from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.checked import AtLeastOne, checked
 from corrigenda.system.progress import counted
 from jobs.shared import job
-from jobs.shared.base import begin, load_model, say
+from jobs.shared.base import load_model, say, take_up
 from jobs.shared.data import read_data
 from jobs.shared.registry import register
 from jobs.shared.settings import check, instantiate, instantiate_editor, workers_of
@@ -158,9 +158,7 @@ class Job(job.Job):
         with folder.held():
             facts, fingerprint = self.facts(config)
             lm = load_model(config)
-            if folder.config is None:
-                begin(config, folder)
-            folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=fingerprint)
+            take_up(self, config, folder, model_fingerprint=lm.fingerprint, data_fingerprint=fingerprint)
             read, workers = self.load(config), workers_of(config)
             found = survey(lm, facts, locators, read, folder, asked.facts, asked.answer, asked.picture, workers)
             for why, ids in (("does not know", found.unknown), ("could not be asked about", found.failed)):

@@ -204,7 +204,7 @@ class AppliedEdits(Sequence[Edit]):
         values = self._lm.memory_at(place).values
         if place not in self.untouched:
             self.untouched[place] = values.clone()
-        clean = self.untouched[place]
+        clean = self.untouched[place].to(values.device)  # the model may have been moved since
         total = clean.to(torch.promote_types(clean.dtype, torch.float32))
         factors = [edit.factors[place] for edit in edits if isinstance(edit, LowRankEdit) and isinstance(place, int)]
         if factors:  # one product for all of them, however many facts were edited one after another

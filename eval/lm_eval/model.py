@@ -170,8 +170,9 @@ class _Answer:
                 f"the {max_length} tokens that {lm.name} reads; take the task out"
             )
         sampling = {name: wanted[name] for name in ("temperature", "top_p", "top_k") if wanted.get(name) is not None}
-        # A temperature of 0 means greedy, whatever else is said.
-        sample = bool(wanted.get("do_sample")) and sampling.get("temperature") != 0
+        # A temperature of 0 means greedy, whatever else is said, and any other one by itself that answers are sampled.
+        temperature, sample = sampling.get("temperature"), wanted.get("do_sample")
+        sample = temperature != 0 and bool(temperature if sample is None else sample)
         return cls(
             lm,
             lm.tokens(context)[limit - max_length :],

@@ -17,7 +17,7 @@ from editing.knowledge.how import BESIDE, how_named
 from editing.registry import editor_class, presets
 from jobs.capacity.measuring import Way, batches, measure_capacity
 from jobs.shared import job
-from jobs.shared.base import begin, load_model, override_names, say
+from jobs.shared.base import load_model, override_names, say, take_up
 from jobs.shared.registry import register
 from jobs.shared.settings import Picture, check, instantiate_editor
 
@@ -97,10 +97,8 @@ class Job(job.Job):
         facts = asked.facts()
         with folder.held():
             lm = load_model(config)
-            if folder.config is None:
-                begin(config, folder)
             data = FactSet("biographies", facts).fingerprint
-            folder.identify(model_fingerprint=lm.fingerprint, data_fingerprint=data)
+            take_up(self, config, folder, model_fingerprint=lm.fingerprint, data_fingerprint=data)
             found = measure_capacity(lm, facts, candidates(), ways, asked.counts, asked.at_least, folder)
             found.save(folder.path / "result")
             found.plot(folder.path / f"capacity{asked.picture}")

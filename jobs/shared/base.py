@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from corrigenda.runs.folder import RunFolder
-from corrigenda.runs.ids import files_named
+from corrigenda.runs.ids import code_version, files_named, targets
 from corrigenda.runs.trackers import Tracker, tracker
 from corrigenda.settings.documented import meanings
 from corrigenda.system.files import cache_folder, expanded
@@ -196,6 +196,20 @@ def begin(config: DictConfig, folder: RunFolder) -> RunFolder:
         raise FileExistsError(f"{folder.path} holds another run by now; begin this one in another folder")
     folder.begin(OmegaConf.to_yaml({**config, "choices": choices()}))
     return folder
+
+
+def take_up(job: Job, config: DictConfig, folder: RunFolder, **identity: str) -> None:
+    """Begins a run that has no id, or goes on with it: with what it was begun with, and by other code only said so.
+
+    Raises:
+        FileExistsError: the folder holds another run.
+        ValueError: it works on something else.
+    """
+    if folder.config is None:
+        begin(config, folder)
+    folder.identify(**identity)
+    named = targets(OmegaConf.to_container(config, resolve=True))
+    folder.go_on_with(code=code_since(folder, code_version(entry=(type(job).__module__, *named)), "results"))
 
 
 FREE = (

@@ -8,8 +8,11 @@ import pytest
 from composed import composed
 from omegaconf import DictConfig, OmegaConf
 
+from corrigenda.runs.folder import RunFolder
 from corrigenda.settings.documented import meanings
 from jobs import Job, StoreJob
+from jobs.lens import Job as LensJob
+from jobs.shared.base import take_up
 from jobs.shared.job import find_job, new_folder, run_folder
 from jobs.shared.registry import classes, declaration
 
@@ -109,3 +112,18 @@ def test_a_run_goes_where_the_store_is_whatever_it_is_called(tmp_path: Path, mon
     assert Path(new_folder(f"{tmp_path}/100%done")).is_relative_to(tmp_path / "100%done")
     monkeypatch.chdir(tmp_path)
     assert not Path(new_folder("")).is_absolute()  # as `Store("")`: here, and not at the root of the disk
+
+
+def test_a_run_without_an_id_says_and_notes_other_code(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config, folder = composed("job=lens"), RunFolder(tmp_path)
+    folder.begin("")
+    take_up(LensJob(), config, folder, model_fingerprint="a")
+    begun = folder.identity
+    assert (begun["model_fingerprint"], caplog.text) == ("a", "")
+    folder.go_on_with(code="another")
+    for _ in range(2):  # the second time it is known
+        take_up(LensJob(), config, folder, model_fingerprint="a")
+    assert folder.identity == begun | {"code": f"another+{begun['code']}"}
+    assert caplog.text.count("the code has changed since") == 1
+    with pytest.raises(ValueError, match="begun with another model_fingerprint"):
+        take_up(LensJob(), config, folder, model_fingerprint="b")

@@ -228,6 +228,20 @@ def test_sampled_answers_stop_where_asked(lm: LanguageModel) -> None:
     assert greedy == [lm.generate(QUESTIONS[0], 5)]
 
 
+def test_a_temperature_alone_says_that_answers_are_sampled(lm: LanguageModel) -> None:
+    # As the harness's own models do (`lm_eval.models.utils.normalize_gen_kwargs`).
+    asked = [
+        (QUESTIONS[0], {"until": [], "max_gen_toks": 5, "temperature": 5.0, **more})
+        for more in ({}, {"do_sample": False})
+        for _ in range(5)
+    ]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        said = edited_model(lm).generate_until(requests("generate_until", asked))
+    assert len(set(said[:5])) > 1
+    assert set(said[5:]) == {lm.generate(QUESTIONS[0], 5)}
+
+
 def test_answers_as_long_as_the_context_leave_no_room_for_a_question(lm: LanguageModel) -> None:
     most = edited_model(lm).max_length
     with pytest.raises(ValueError, match=f"answers of up to {most} tokens .*no room for a prompt"):

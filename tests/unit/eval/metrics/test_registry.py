@@ -1,3 +1,4 @@
+import math
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -38,6 +39,8 @@ def test_what_an_edit_should_change() -> None:
     state.values |= {"token_accuracy": 1.0, "portability_hops_token_accuracy": 1.0, "preservation_hops": 1.0}
     lost = {"token_accuracy": 0.0, "portability_hops_token_accuracy": 0.0}
     assert failed(state).values == state.values | lost
+    unknown = Measurement(values={"token_accuracy": math.nan, "from_elsewhere": math.nan})
+    assert failed(unknown).values == {"token_accuracy": 0.0}
 
 
 def test_what_tables_read() -> None:
