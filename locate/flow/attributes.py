@@ -27,6 +27,7 @@ from corrigenda.prompts import encode_after, first_word
 from corrigenda.settings.checked import AtLeastOne, check_value
 from corrigenda.text.display import unspaced
 from corrigenda.text.joints import joined
+from locate.lens.parts import norm_behind, norms_between
 from locate.lens.words import rank_of, read_states, read_static, token_texts
 from locate.question import Answer, ask, require_numbers
 from locate.saving import SavedResult
@@ -146,11 +147,18 @@ def attribute_flow(
             name: [stack.enter_context(intervene(lm, Site(name, layer), Read(), places)) for layer in layers]
             for name in sites
         }
+        behind = [] if lm.architecture.adds_plainly else layers
+        passed = [stack.enter_context(norms_between(lm.architecture.block(layer))) for layer in behind]
         forward_logits(lm, batch, torch.tensor([last], device=device))
     # (layer, width) at the place that predicts, and at the subject's end; one place may be both.
     found = {name: torch.stack([each.value[-1] for each in parts]) for name, parts in seen.items()}
     ends = torch.stack([each.value[0 if subject <= last else -1] for each in seen["block"]])
     require_numbers(lm, question.prompt, [*found.values(), ends])
+    for name in ("attention", "ffn"):  # what a norm behind it (Gemma 2, OLMo 2) makes of it is what is added
+        for layer, given in enumerate(passed):
+            output = found[name][layer].clone()
+            if (norm := norm_behind(given, output, 0, last)) is not None:
+                found[name][layer] = norm(output)
     token = question.answer_ids[first]
     return AttributeFlow(
         fact=fact,

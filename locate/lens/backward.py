@@ -24,6 +24,7 @@ from rich.table import Table
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
+from corrigenda.errors import SettingsError
 from corrigenda.facts import as_fact
 from corrigenda.forward.gradients import output_gradients
 from corrigenda.models.alone import one_thread
@@ -138,11 +139,18 @@ class BackwardLens:
     Attributes:
         layers: which layers; None for all. Negative numbers count from the end.
         words: how many tokens are named where something is read.
+
+    Raises:
+        SettingsError: no layer is named.
     """
 
     result: ClassVar = BackwardLensResult
     layers: tuple[int, ...] | None = None
     words: AtLeastOne = 5
+
+    def __post_init__(self) -> None:
+        if self.layers == ():
+            raise SettingsError("BackwardLens: layers=() names no layer; name one or more, or None for all")
 
     def check(self, lm: LanguageModel) -> None:
         """Says whether the settings fit a model.

@@ -146,9 +146,7 @@ def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: S
             for layer in range(lm.n_layers)
         ]
         passed = [
-            stack.enter_context(_norms_between(lm.architecture.block(layer)))
-            if not lm.architecture.adds_plainly
-            else []
+            stack.enter_context(norms_between(lm.architecture.block(layer))) if not lm.architecture.adds_plainly else []
             for layer in range(lm.n_layers)
         ]
         logits = forward_logits(lm, batch, at).to(precision(lm))
@@ -190,7 +188,7 @@ def rows_of(module: nn.Module) -> Tensor:
 
 
 @contextmanager
-def _norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]:
+def norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]:
     """Keeps which parts of a block were given which state, (batch, position, width), in the forwards inside."""
     given: list[tuple[nn.Module, Tensor]] = []
 
@@ -207,6 +205,12 @@ def _norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]
         yield given
 
 
+def norm_behind(passed: Sequence[tuple[nn.Module, Tensor]], output: Tensor, row: int, place: int) -> nn.Module | None:
+    """Which of a block's norms was given an output, (d_model,), at a place of a row of the batch; None for none."""
+    given = (norm for norm, state in passed if state.ndim == 3 and torch.equal(state[row, place], output))
+    return next(given, None)
+
+
 def _layer(
     lm: LanguageModel,
     layer: int,
@@ -219,8 +223,8 @@ def _layer(
     kind = precision(lm)
 
     def behind(output: Tensor) -> FrozenNorm | None:
-        norms = [norm for norm, state in passed if state.ndim == 3 and torch.equal(state[row, place], output)]
-        return frozen(norms[0], output) if norms else None
+        norm = norm_behind(passed, output, row, place)
+        return None if norm is None else frozen(norm, output)
 
     value = {name: one.value[row] for name, one in seen.items()}
     norms = behind(value["attention"]), behind(value["ffn"])

@@ -199,7 +199,7 @@ def _dominant(lm: LanguageModel, layer: int, parts: LayerParts, direction: Tenso
         "coefficients": parts.coefficients[which],
         "sizes": best,
         "scores": scores[which],
-        "share": best.sum() / sizes.sum(),
+        "share": best.sum() / sizes.sum().clamp_min(torch.finfo(sizes.dtype).tiny),  # of a layer that says nothing: 0
         "promotion": scores.clamp(min=0).sum(),
         "elimination": scores.clamp(max=0).sum(),
     }

@@ -9,6 +9,8 @@ from by_hooks import leaving, logits
 
 from corrigenda import Fact, LanguageModel
 from locate.flow.attributes import AttributeFlow, attribute_flow, attribute_tokens
+from locate.lens.parts import parts_of
+from locate.lens.words import read_static
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
 TEXTS = ["Danielle Darrieux was born in Paris, France. The language of France is French", "piano violin"]
@@ -44,6 +46,25 @@ def test_rates_and_ranks_by_hand(family: str) -> None:
             for name, ranks in (("attention", found.attention_ranks), ("ffn", found.ffn_ranks)):
                 scores = head.weight @ (norm.weight * parts[name, layer][7])
                 assert int(ranks[layer]) == int((scores > scores[french]).sum()), (name, layer)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "olmo2"])
+def test_what_is_added_is_what_the_norm_behind_it_gives(family: str) -> None:
+    lm, draw = tiny.build(family), torch.Generator().manual_seed(1)
+    for parameter in lm.model.parameters():
+        if parameter.ndim == 1:  # norms that weigh all dimensions alike would not change a rank
+            parameter.data.add_(0.7 * torch.randn(parameter.shape, generator=draw).to(parameter))
+    found, ids = attribute_flow(lm, FACT, answer="French"), lm.tokens(FACT.statement)
+    layers = parts_of(lm, ids).layers
+    french = lm.tokens("French")[0]
+    for layer, one in enumerate(layers):
+        for norm, output, ranks in (
+            (one.attention_norm, one.attention, found.attention_ranks),
+            (one.ffn_norm, one.ffn, found.ffn_ranks),
+        ):
+            assert norm is not None
+            scores = read_static(lm, norm.gain * output)
+            assert int(ranks[layer]) == int((scores > scores[french]).sum()), layer
 
 
 @pytest.mark.parametrize("family", [*tiny.DECODER_KINDS, *tiny.MIXTURE_KINDS])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from corrigenda import Fact, LanguageModel
-from locate.lens.backward import backward_lens
+from locate.lens.backward import BackwardLens, backward_lens
 from locate.lens.words import read_static
 
 FACT = Fact("Danielle Darrieux", "the mother tongue of {} is the", "English")
@@ -92,3 +92,8 @@ def test_a_space_alone_before_the_target_is_not_what_is_ranked() -> None:
 def test_what_cannot_be_asked() -> None:
     with pytest.raises(IndexError, match="layer 9"):
         backward_lens(tiny.build("gpt2"), FACT, layers=(9,))
+
+
+def test_no_layer_is_refused_when_it_is_named() -> None:
+    with pytest.raises(ValueError, match=r"BackwardLens: layers=\(\) names no layer"):
+        BackwardLens(layers=())

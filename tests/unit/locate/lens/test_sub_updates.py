@@ -57,3 +57,9 @@ def test_bad_input_is_refused() -> None:
     refused(UnknownTokenError, "Kyoto", sub_updates, lm, PROMPT, token="Kyoto")
     refused(IndexError, "position 7: the prompt has 7 tokens", sub_updates, lm, PROMPT, position=7)
     refused(ValueError, "k=0", sub_updates, lm, PROMPT, k=0)
+
+
+def test_of_a_layer_that_says_nothing_the_share_of_the_dominant_ones_is_none() -> None:
+    lm = tiny.build("opt")  # its ReLU gives zeros
+    lm.architecture.keys(1).bias.data.fill_(-1e4)
+    assert float(sub_updates(lm, "the city of").share[1]) == 0
