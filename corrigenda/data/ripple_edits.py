@@ -17,7 +17,6 @@ _NAMES = {
     "subject": "edit.prompt",
     "prompt": "edit.prompt",
     "target_new": "edit.prompt",
-    "target_true": "edit.previous_fact.prompt",
     "relation": "edit.relation",
 }
 
@@ -43,7 +42,8 @@ def parse(record: Record) -> Fact:
 
     The schema names subject and objects by Wikidata id only, but every sentence is made by a template of its relation.
     So `edit.prompt`, the sentence with the new object, is taken apart by these templates' forms into subject, prompt
-    and new target; `edit.previous_fact.prompt`, where there is one, must begin the same way and gives the true target.
+    and new target; `edit.original_fact.prompt` (`edit.previous_fact.prompt` in what the authors' code writes), where
+    there is one, must begin the same way and gives the true target.
 
     The criteria become groups of probes, one probe for each of their `test_queries`: Logical_Generalization,
     Compositionality_I, Compositionality_II and Subject_Aliasing are consequences (portability); Relation_Specificity
@@ -61,12 +61,13 @@ def parse(record: Record) -> Fact:
     """
     subject, prompt, target_new = _taken_apart(text(record, "edit.prompt"))
     target_true = None
-    if lookup(record, "edit.previous_fact") is not None:
-        previous = text(record, "edit.previous_fact.prompt")
+    source = "edit.original_fact" if lookup(record, "edit.previous_fact") is None else "edit.previous_fact"
+    if lookup(record, source) is not None:
+        previous = text(record, f"{source}.prompt")
         before, _, after = prompt.partition("{}")
         beginning = f"{before}{subject}{after} "
         if not previous.startswith(beginning):
-            raise FactError("edit.previous_fact.prompt", f"does not begin with {beginning!r}: {previous!r}")
+            raise FactError(f"{source}.prompt", f"does not begin with {beginning!r}: {previous!r}")
         target_true = previous[len(beginning) :].removesuffix(".").strip()
     portability = _probes(record, _PORTABILITY)
     aliases = {
@@ -77,7 +78,7 @@ def parse(record: Record) -> Fact:
         if alias not in (target_new, target_true)
     }
     relation = optional_text(record, "edit.relation")
-    with fields_named(_NAMES):
+    with fields_named({**_NAMES, "target_true": f"{source}.prompt"}):
         return Fact(
             subject=subject,
             prompt=prompt,

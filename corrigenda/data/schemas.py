@@ -88,7 +88,8 @@ SCHEMAS: dict[str, Schema] = {
         frozenset({"example_type", "edit"}),
         "edit.prompt",
         ranked_by=(*_CONSEQUENCES, *_ANSWERS),
-        leaves=frozenset({"example_type", "edit.subject_id", "edit.target_id", "edit.original_fact"}),
+        leaves=frozenset({"example_type", "edit.original_fact.relation", "edit.previous_fact.relation"})
+        | {f"edit.{at}{key}" for at in ("", "original_fact.", "previous_fact.") for key in ("subject_id", "target_id")},
     ),
     "knowedit": Schema(
         knowedit.parse,
