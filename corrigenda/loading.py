@@ -131,6 +131,7 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
     from peft import PeftModel, load_peft_weights, set_peft_model_state_dict  # takes a second or two
 
     with reading(path, "adapter"), warnings.catch_warnings(record=True) as said_by_peft:
+        warnings.simplefilter("always")  # who switched warnings off would get half an adapter, or none
         adapted = PeftModel.from_pretrained(lm.model, str(path))
         # Only this says what the line above left out.
         placed: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(path), "cpu"))

@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,14 @@ def test_an_adapter_of_a_deeper_model_is_refused(adapter: Path, folder: Path) ->
     shorter = {"num_hidden_layers": tiny.DEPTH - 1}
     (folder / "config.json").write_text(json.dumps(config | shorter))
     refused(DamagedModelError, r"has no place for 2 of its weights \(.*lora_A.*adapter_config", load, adapter)
+
+
+def test_half_an_adapter_is_refused_where_warnings_are_switched_off(adapter: Path) -> None:
+    path = adapter / "adapter_model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(path).items() if ".layers.1." in name}, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        refused(DamagedModelError, r"does not fit .*missing adapter keys", load, adapter)
 
 
 @pytest.mark.parametrize(("number", "dtype"), [(torch.nan, "float32"), (torch.inf, "float32"), (6e4, "float16")])
