@@ -243,7 +243,9 @@ def _automatic_class(name: str | Path, config: Any, family: Family | None) -> An
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     known = FAMILIES.get(model_type)
-    causal = known.causal if known else model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    own_code = getattr(config, "auto_map", None) or {}  # a model's own classes, which transformers' table does not have
+    listed = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or "AutoModelForCausalLM" in own_code
+    causal = known.causal if known else listed
     return AutoModelForCausalLM if causal else AutoModelForMaskedLM
 
 

@@ -3,6 +3,7 @@ import json
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,6 +149,12 @@ def test_remote_code_is_refused(llama: LanguageModel, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     refused(ValueError, "trust_remote_code", load, folder)
     assert not witness.exists()
+
+
+@pytest.mark.parametrize("kind", ["AutoModelForCausalLM", "AutoModelForMaskedLM"])
+def test_a_model_with_code_of_its_own_is_loaded_as_its_configuration_says(kind: str) -> None:
+    config = SimpleNamespace(model_type="custom", auto_map={"AutoConfig": "custom.Config", kind: "custom.Custom"})
+    assert loading._automatic_class("custom", config, None).__name__ == kind
 
 
 UNKNOWN: dict[str, dict[str, Any]] = {"biogpt": tiny._SIZES, "gpt_bigcode": tiny._OLD}
