@@ -84,10 +84,10 @@ def threshold_between(lowest: Tensor, far: Tensor, near: Tensor, margin: float, 
     """Epsilon of each side memory, (memory,), between its facts and the unrelated prompts; `Wise` says the rule.
 
     All are (memory,): the smallest D of its facts (infinite without facts), the highest D of unrelated prompts that
-    have nothing in common with the facts (`far`), and that have their form (`near`). It lies at least a share below the
-    lowest.
+    have nothing in common with the facts (`far`), and that have their form (`near`). It lies at least half a share
+    below the lowest, which has to be above it.
     """
-    beyond = margin * lowest
+    beyond = min(margin, 1 - share) * lowest
     halfway = (torch.minimum(far, lowest * (1 - share)) + lowest) / 2
     among = torch.where(near > beyond, (beyond + lowest) / 2, beyond)
     return torch.maximum(halfway, among)

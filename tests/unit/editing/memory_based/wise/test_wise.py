@@ -204,6 +204,8 @@ def test_threshold_by_hand() -> None:
     found = threshold_between(lowest, far, near, 0.8)
     assert found[:6].tolist() == pytest.approx([8.0, 9.5, 9.9995, 9.0, 9.25, 9.75])
     assert math.isinf(float(found[6]))
+    # With a margin of 1, too, the lowest fact's D lies above epsilon: else an edit of one fact would not answer it.
+    assert bool((threshold_between(lowest, far, near, 1.0)[:6] < lowest[:6]).all())
     # In 16 bits a score is another one where its prompt runs among others, and must not fall below.
     assert rounding(torch.float32) == 1e-4
     assert threshold_smallest(lowest[:1], rounding(torch.bfloat16)).tolist() == pytest.approx([10 - 10 / 256])
