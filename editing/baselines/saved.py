@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from corrigenda import Edit, Fact, LanguageModel
+from corrigenda.errors import DamagedFileError
 from corrigenda.facts import as_facts
 from corrigenda.models.alone import one_thread
 from corrigenda.settings.checked import checked
@@ -51,6 +52,7 @@ class Saved:
         run: the folder of a run with ``save_edits=true``; any folder with edits below its ``edits/``.
 
     Raises:
+        DamagedFileError: the description of one is damaged.
         FileNotFoundError: there are no edits.
     """
 
@@ -85,6 +87,9 @@ class Saved:
         """Where the edits lie, by the ids of their facts."""
         found = {}
         for path in sorted((Path(self.run) / "edits").glob("*/edit.json")):
-            origin = read_json(path)["origin"]
-            found[tuple(record["id"] for record in origin["facts"])] = path.parent
+            try:
+                ids = tuple(record["id"] for record in read_json(path)["origin"]["facts"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedFileError(f"saved: {path} is damaged ({error!r}): make the run again") from None
+            found[ids] = path.parent
         return found

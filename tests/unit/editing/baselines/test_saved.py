@@ -9,6 +9,7 @@ import torch
 from wise_parts import BEN, EIFFEL
 
 from corrigenda import Fact, LanguageModel, LowRankEdit, Origin
+from corrigenda.errors import DamagedFileError
 from corrigenda.runs.folder import RunFolder
 from editing import EditRefusedError, RandomUpdate, Saved
 
@@ -60,3 +61,11 @@ def test_facts_without_an_edit(run: Path, tmp_path: Path) -> None:
         saved.edit(lm, [replace(BEN, target_new="Spain")])
     with pytest.raises(FileNotFoundError, match="save_edits=true"):
         Saved(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"origin": {"facts": ["x"]}}'])
+def test_a_damaged_edit_is_named(run: Path, text: str) -> None:
+    path = next((run / "edits").glob("*/edit.json"))
+    path.write_text(text)
+    with pytest.raises(DamagedFileError, match=rf"saved: .*{path.parent.name}/edit\.json is damaged"):
+        Saved(str(run))
