@@ -19,7 +19,7 @@ from corrigenda.errors import WrongModelError
 from corrigenda.models.bare import BareModel
 from corrigenda.models.neurons import Neuron
 from corrigenda.models.positions import At
-from corrigenda.models.routes import Passage
+from corrigenda.models.routes import Passage, by_name
 from corrigenda.models.sites import Site, entering, through
 
 ScaledAt = Literal["all", "predicting"]
@@ -131,7 +131,13 @@ class CoefficientEdit(HookedEdit):
             return now[0].tail if lm.architecture.family.causal else tokens[0] == lm.tokenizer.mask_token_id
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            tokens[:] = [args[0] if args else kwargs["input_ids"]]
+            asked = by_name(lm.model, args, kwargs).get("input_ids")
+            if asked is None:
+                raise ValueError(
+                    f"a forward was given embeddings, and a {self.kind} edit is applied that looks for the mask among "
+                    'the tokens; call the model with input_ids, or edit with positions="all"'
+                )
+            tokens[:] = [asked]
 
         with ExitStack() as stack:
             if self.positions == "predicting":

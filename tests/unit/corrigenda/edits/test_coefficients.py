@@ -136,6 +136,8 @@ def test_a_masked_model_predicts_at_its_mask() -> None:
         expected = lm.model(input_ids=torch.tensor(ids)).logits
     with predicting(lm).applied(lm), torch.no_grad():
         torch.testing.assert_close(lm.model(input_ids=torch.tensor(ids)).logits, expected, atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match="was given embeddings, and a coefficient edit"):
+            lm.model(inputs_embeds=torch.zeros(1, 3, tiny.WIDTH))
     lm.tokenizer.mask_token = None
     with pytest.raises(WrongModelError, match="its tokenizer has no mask token"):
         predicting(lm).apply(lm)
