@@ -104,7 +104,8 @@ class Learned(Trained):
 
         Raises:
             EditRefusedError: a fact asks for an erasure; the network was trained on it, or on its subject; there is no
-                trained network; a loss or gradient is not finite; or the update is out of all proportion.
+                trained network; a loss or gradient is not finite, or a layer's gradients are all zero; or the update is
+                out of all proportion.
             IndexError: the model has no such layer.
             UnsupportedModelError, WrongModelError: as `prepare` says.
         """
@@ -124,7 +125,8 @@ class Learned(Trained):
     def updates(self, network: Hypernetwork, seen: AnswerTokens, edit_of: Tensor) -> dict[int, LayerUpdate]:
         """By layer what the network makes of the gradients of facts' tokens; differentiable in it.
 
-        `edit_of`, (fact,), is the number of the edit that each fact is in, counted from 0.
+        `edit_of`, (fact,), is the number of the edit that each fact is in, counted from 0. Raises EditRefusedError: all
+        gradients of a layer are zero.
         """
         found = {}
         for place, layer in enumerate(network.layers):
@@ -135,6 +137,8 @@ class Learned(Trained):
                 (*self.factors(network, place, rows.u[own], pseudo_u[own], pseudo_d[own]), edits[own])
                 for own in (edits == edit for edit in edits.unique())
             ]
+            if not parts:
+                raise EditRefusedError(f"{self.name}: {_all_zero(layer)}")
             left, right, numbers = zip(*parts, strict=True)
             found[layer] = LayerUpdate(torch.cat(left, 1), torch.cat(right), torch.cat(numbers))
         return found
@@ -223,6 +227,10 @@ def pairs(seen: AnswerTokens, layer: int, device: torch.device) -> Pairs:
     return Pairs(*(part[kept].to(device) for part in (u, d, seen.outputs[layer].float(), seen.fact)))
 
 
+def _all_zero(layer: int) -> str:
+    return f"all gradients at layer {layer} are zero: nothing says how the model is to change"
+
+
 @torch.no_grad()
 def calibrate(network: Hypernetwork, seen: AnswerTokens, step: float, ratio: float) -> None:
     """Gives a network, whose mean and deviation are there, the rates and the weights with which it begins.
@@ -235,7 +243,7 @@ def calibrate(network: Hypernetwork, seen: AnswerTokens, step: float, ratio: flo
         pseudo_u, pseudo_d = network(rows.u, rows.d, place)
         size = float(((rows.u * pseudo_u).sum(1).abs() * pseudo_d.norm(dim=1)).mean()) if len(rows.u) else 0.0
         if not size > 0:
-            raise EditRefusedError(f"all gradients at layer {layer} are zero: nothing says how the model is to change")
+            raise EditRefusedError(_all_zero(layer))
         network.log_rates[place] = torch.tensor(step * float(rows.outputs.norm(dim=1).mean()) / size).log()
         if network.log_weights is not None:
             network.log_weights[place] = torch.tensor(ratio * mean_energy(rows.u)).log()

@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -10,8 +11,10 @@ from learned_parts import LAYERS, assert_same, build, by_hand, by_hooks, drawn
 from corrigenda import EditRefusedError, LowRankEdit
 from corrigenda.errors import DamagedFileError, UnsupportedModelError, WrongModelError
 from editing.editor import prepare
+from editing.learned import learned
 from editing.learned.hypernetwork import Hypernetwork, SeenFact, TrainedNetwork, kept_network
 from editing.learned.mend import Mend
+from editing.locate_then_edit.answers import AnswerTokens, answer_tokens
 from editing.shared.training_rows import target_rows
 
 pytestmark = [pytest.mark.filterwarnings("ignore:mend. the edit disturbs"), pytest.mark.usefixtures("own_cache")]
@@ -91,4 +94,18 @@ def test_facts_that_it_was_trained_on_are_refused_by_name() -> None:
         edit = MEND.edit(lm, FACTS)
     assert ["refused" in report for report in edit.origin.report] == [True, False, True]
     with pytest.raises(EditRefusedError, match=r"the subject \('the Eiffel tower'\) is among the 2 facts that mend"):
+        MEND.edit(lm, [TOWER])
+
+
+def test_gradients_of_zero_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a fact that a model in float16 is sure of already: they are smaller than it has numbers for."""
+    lm = build()
+    drawn(lm, MEND).save(kept_network(lm, "mend"))
+
+    def vanished(*args: Any, **kwargs: Any) -> AnswerTokens:
+        seen = answer_tokens(*args, **kwargs)
+        return dataclasses.replace(seen, gradients={layer: 0 * one for layer, one in seen.gradients.items()})
+
+    monkeypatch.setattr(learned, "answer_tokens", vanished)
+    with pytest.raises(EditRefusedError, match="mend: all gradients at layer 1 are zero"):
         MEND.edit(lm, [TOWER])
