@@ -80,7 +80,7 @@ class HopfieldEdit(RoutedEdit):
     def _route(self, placed: list[Tensor], coefficients: Tensor, passage: Passage) -> Tensor:
         keys, _ = placed
         lengths = passage.prompt.sum(1, keepdim=True)
-        counted = passage.prompt & (passage.place > lengths * (1 - self.part))
+        counted = passage.prompt & in_last(self.part, passage.place, lengths)
         q = direction(coefficients, counted)
         recalled = (self.beta * q @ keys.T).softmax(1) @ keys
         drawn = functional.normalize((1 - self.alpha) * q + self.alpha * recalled, dim=1)
@@ -96,6 +96,14 @@ class HopfieldEdit(RoutedEdit):
 
     def _summary(self) -> str:
         return f"layer {self.layer}, {len(self.keys)} entries, asked at a cosine of {self.threshold:g} and above"
+
+
+def in_last(part: float, places: Tensor, lengths: Tensor) -> Tensor:
+    """Whether places, counted from 1, are of the last part of prompts of some lengths: as bool.
+
+    Keys and queries both ask here: rounded otherwise, a key would count a token that its own prompt's query does not.
+    """
+    return places > lengths * (1 - part)
 
 
 def direction(coefficients: Tensor, counted: Tensor) -> Tensor:

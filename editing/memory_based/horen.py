@@ -16,7 +16,7 @@ from torch import Tensor
 
 from corrigenda import Edit, Fact, HopfieldEdit, LanguageModel, Origin
 from corrigenda.edits.codebook import Replace
-from corrigenda.edits.hopfield import direction
+from corrigenda.edits.hopfield import direction, in_last
 from corrigenda.settings.checked import AtLeastOne, NotNegative, Positive, Share, ShareAboveZero, checked
 from editing.editor import EditRefusedError, FactRefusedError, require_targets
 from editing.memory_based.grace import learn_value
@@ -155,5 +155,5 @@ class Horen(OneLayer, Extendable[HopfieldEdit]):
 def _key(row: Rows, part: float) -> Tensor:
     """The key of a prompt, (d_ffn,), of length 1, on the CPU."""
     length = row.prompts[0]
-    counted = torch.arange(1, length + 1)[None] > length * (1 - part)
-    return direction(row.coefficients[0][None, :length].cpu(), counted)[0]
+    places = torch.arange(1, length + 1)[None]
+    return direction(row.coefficients[0][None, :length].cpu(), in_last(part, places, torch.tensor([[length]])))[0]
