@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from corrigenda import Fact
 from eval.evaluation import NOT_FINITE, Case
 from eval.leaderboard.boards import Cell, Row, Test
 from eval.leaderboard.columns import NOT_EDITING, Column, columns, one_value
@@ -63,7 +64,22 @@ def lacks(case: Case, key: str) -> bool:
     """Whether an edit left the model without the number that its figure would be."""
     if key == MEMORY.key:  # of the process, and not of a case
         return False
-    return case.error.startswith(NOT_FINITE) and _value(case, key) is None
+    return case.error.startswith(NOT_FINITE) and _value(case, key) is None and _asked(case.fact, key)
+
+
+_GIVEN = frozenset({"paraphrases", "neighbourhood", "locality", "portability", "generation"})
+"""The kinds of prompts that a fact has where its data set gives some."""
+
+
+def _asked(fact: Fact, key: str) -> bool:
+    """Whether a fact has the prompts that a figure is of; without them it has no number, whatever the edit did."""
+    if (metric := METRICS.find(key)) is None:
+        return True
+    for part in map(METRICS.named, metric.parts or (key,)):
+        kinds = {kind for need in part.needs for kind in need.kinds}
+        if kinds and kinds <= _GIVEN and not any(getattr(fact, kind) for kind in kinds):
+            return False
+    return True
 
 
 def _best(tested: Sequence[Row], column: Column) -> Row:

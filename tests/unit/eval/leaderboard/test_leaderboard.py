@@ -230,6 +230,27 @@ def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run
     assert "the figures for perplexity drift are of the others" in note
 
 
+def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(tmp_path: Path, make_run: Any) -> None:
+    """The fact whose edit left no numbers has no paraphrases: of these nothing is missing."""
+    for editor, works, errors in (
+        ("rome", 40, {}),
+        ("memit", 30, {39: "not finite: the edited model gives no numbers"}),
+    ):
+        folder = make_run(editor, times((True, works), (False, 40 - works)), errors=errors)
+        records = list(RunFolder(folder).cases())
+        del records[39]["fact"]["paraphrases"]
+        for state in (records[39][name] for name in ("before", "after")):
+            del state["prompts"]["paraphrases"]
+            state["values"] = {key: one for key, one in state["values"].items() if not key.startswith("paraphrase")}
+        (folder / "cases.jsonl").write_bytes(sealed_lines(records))
+    board = only_board(tmp_path)
+    tested = {test.metric for test in board.tests}
+    assert {"paraphrase_success", "score"} <= tested
+    assert "perplexity_drift" not in tested
+    [note] = [note for note in board.notes if "without numbers" in note]
+    assert "the figures for perplexity drift are of the others" in note
+
+
 @pytest.mark.parametrize(
     ("group", "more", "tables", "rows"),
     [("data", {"other_subjects": 5}, 2, 1), ("job", {"name": "edit", "auto_layer": {"layers": 5}}, 1, 2)],
