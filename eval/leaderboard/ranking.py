@@ -47,8 +47,8 @@ def ranking_of(key: TableKey, entries: Sequence[LeaderboardEntry], rows: Sequenc
                 passed.append(f"{known[metric].title} was not measured")
         elif at_ceiling(known[metric], rows, key.mode):
             passed.append(
-                f"{known[metric].title} is at its ceiling (every compared row has {100 * CEILING:.0f} % or more, or an "
-                "interval that reaches 100 %)"
+                f"{known[metric].title} is at its ceiling (every row that is tested has {100 * CEILING:.0f} % or more, "
+                "or an interval that reaches 100 %)"
             )
         else:
             before = f"; {' and '.join(passed)}" if passed else ""

@@ -138,7 +138,9 @@ def test_the_markdown_has_what_ranks_also_where_it_leaves_that_to_other_formats(
 def test_what_does_not_edit_does_not_lift_the_ceiling(tmp_path: Path, make_run: Any) -> None:
     make_run("none", share(0, 100), schema="zsre")
     keeps_of([(100, 80), (99, 40)], make_run, "zsre")
-    assert only_board(tmp_path).ranked_by == ""
+    board = only_board(tmp_path)
+    assert board.ranked_by == ""
+    assert any("every row that is tested has 97 % or more" in note for note in board.notes)  # it is compared, with 0
 
 
 def test_a_metric_that_was_not_measured_is_passed_over(
