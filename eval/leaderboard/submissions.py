@@ -148,7 +148,7 @@ def _peer(submission: Any, runs: Sequence[StoredRun], form: list[FormProblem], s
 def _case(fact: Fact, record: Mapping[str, Any]) -> Case:
     """The case of a record, with values worked out anew; one whose edit left no numbers says so in its error."""
     numbers = deepcopy(dict(record))
-    no_numbers = False
+    no_numbers = None in (numbers["after"].get("held_out") or {}).get("log_probs", ())
     for records in numbers["after"]["prompts"].values():
         for one in records:
             no_numbers |= undefined(one)

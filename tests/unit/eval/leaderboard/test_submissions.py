@@ -111,6 +111,19 @@ def test_an_edit_that_left_no_numbers_counts_as_failed(tmp_path: Path, store: St
     assert row.cells["efficacy_success"].value == pytest.approx(0.75)
 
 
+def test_held_out_texts_without_numbers_are_no_numbers(store: Store, submission: Any) -> None:
+    """Else the drift of the other edits would be tested, and the edit that wrecked the model left out of it."""
+    theirs = submission()
+    case = theirs["cases"][0] | {"error": "diverged"}
+    for state, log_probs in (("before", [-6.0, -6.0]), ("after", [None, -6.0])):
+        case[state]["held_out"] = {"windows": [0, 1], "log_probs": log_probs, "tokens": [2, 2]}
+    case["after"]["values"] = {"log_perplexity": None}
+    theirs["cases"][0] = case
+    found, _ = validate(theirs, store.runs())
+    assert found[0]["error"] == "not finite: diverged"
+    assert "perplexity_drift" not in found[0]["after"]["values"]
+
+
 def test_no_numbers_where_no_edit_failed_are_refused(store: Store, submission: Any) -> None:
     theirs = submission()
     theirs["cases"][0]["error"] = "diverged"
