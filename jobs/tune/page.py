@@ -73,7 +73,8 @@ def lines_of(found: Mapping[str, Any]) -> Iterator[str]:
             *cells,
             f"{trial['seconds']:.0f}",
         ]
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |"
+        # An error may have several lines, and a row is one.
+        yield f"| {' | '.join(' '.join(cell.split()).replace('|', '/') for cell in row)} |"
     yield ""
     yield "A value below 0 is by how much bounds are missed, in all: nats of perplexity drift, and shares below floors."
     yield ""

@@ -15,6 +15,7 @@ from editing import Rome
 from eval import EditRun
 from jobs.tune import tuning
 from jobs.tune.job import _code, _note_code
+from jobs.tune.page import lines_of
 from jobs.tune.settings import TuneSettings
 
 FACTS = FactSet("facts", (Fact("Eiffel tower", "the {} is in", "Rome"),))
@@ -84,3 +85,16 @@ def test_trials_by_other_code_are_said_and_noted(tmp_path: Path, caplog: pytest.
     assert folder.identity["code"] == f"another+{begun['code']}"
     assert folder.identity["id"] != "0123"
     assert caplog.text.count("the code has changed since") == 1
+
+
+def test_an_error_of_several_lines_is_one_row_of_the_page() -> None:
+    told = {"settings": {}, "why": "drawn", "metrics": {}, "seconds": 1.0}
+    trials = [
+        {**told, "number": 0, "value": None, "error": "crashed: sizes differ\n  (a | b)"},
+        {**told, "number": 1, "value": 0.5, "error": ""},
+    ]
+    about = {"editor": "rome", "model": "tiny", "data": "facts", "mode": "batch", "facts": ["a"], "seconds": 2.0}
+    about |= {"objective": "S", "traced": {"layers": [], "why": "nothing was traced"}, "later": "model=tiny-tuned"}
+    lines = [*lines_of(about | {"trials": trials, "best": 1})]
+    assert "| 0 | as the editor has them | drawn | crashed: sizes differ (a / b) | 1 |" in lines
+    assert all("\n" not in line for line in lines)
