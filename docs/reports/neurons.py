@@ -223,7 +223,8 @@ def digest(figures: Data) -> dict[str, Any]:
         "relations": Counter(record["relation"] for record in records),
         "counts": [len(places) for places in sets],
         "coarse": fmean(value for record in records for value in record["coarse"]),
-        "active": fmean(len(mine & most) / max(1, len(mine)) for mine, most in zip(sets, active, strict=True)),
+        # Where a fact has no neurons there are no most active ones of which a share could be located.
+        "active": fmean(len(mine & most) / len(mine) for mine, most in zip(sets, active, strict=True) if mine),
         **{"frequent": frequent, "times": times, "shared": fmean(shared)},
         "effects": {name: effects(records, name, other) for name, other in AGAINST.items()},
         "gains": [gains(records, *of) for of in product(("suppress", "enhance"), ("random", "most active"))],

@@ -1,14 +1,18 @@
 """Sentences that are typed by hand, or that a template says of every model, against the data."""
 
+import importlib
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pages
+import pytest
 from leaderboard_tables import LEARNED, SMALLEST
 from safetensors import safe_open
 
+from corrigenda import intervals
 from editing import Memit, Rome
 from eval.records import DEFINITIONS
 
@@ -77,6 +81,27 @@ def test_a_locator_is_better_where_it_is_told_apart() -> None:
         digest, text = of_neurons(model)
         suppress, _, enhance, _ = digest["effects"]["gradient top"]
         assert ("Here it is better" in text) == (max(suppress["p"], enhance["p"]) < 0.05), model
+
+
+def test_a_fact_without_neurons_says_nothing_of_the_most_active_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 20)
+    facts = pages.read_data("neurons")["figures"]["models"]["qwen2.5-coder-0.5b"]["facts"]
+    empty = next(fact for fact in facts if not fact["neurons"]["integrated_gradients"])
+    own = [fact for fact in facts if fact["neurons"]["integrated_gradients"]][:3]
+    digest = importlib.import_module("neurons").digest
+    assert digest({"facts": [*own, empty]})["active"] == digest({"facts": own})["active"]
+
+
+def test_what_is_said_of_neurons_follows_from_the_figures(tmp_path: Path) -> None:
+    data = pages.read_data("neurons")
+    [(model, digest), *_] = data["digest"]["models"].items()
+    half = len(digest["counts"]) // 2
+    digest["counts"], digest["effects"]["random"][0]["mean"] = [1] * half + [3] * half, -0.99
+    del data["figures"]["models"][model]["facts"][2 * half :]
+    [path] = importlib.import_module("neurons").REPORT.page(data, tmp_path)
+    text = " ".join(path.read_text(encoding="utf-8").partition("Facts by relation")[0].split())
+    assert "(median 2, 1 to 3;" in text
+    assert "with located ones by -94.6 %. - Updating" in text  # random ones cost more than the most active ones
 
 
 def test_a_constant_is_in_the_file_that_contributing_names() -> None:
