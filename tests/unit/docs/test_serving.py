@@ -3,6 +3,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import pages
 import pytest
 from scripts import script
 
@@ -44,6 +45,15 @@ def test_what_survives(module: Any) -> None:
     assert digest["native"] == {"facts": 3, "paraphrases": 3, "said": 2}
     assert digest["floor"] == 9 / 16
     assert digest["costs"]["speed"] == {"ratio": 0.9, "with": 9.0, "without": 10.0, "n": 3}
+
+
+def test_a_fact_that_two_editors_edited_is_not_called_two_facts() -> None:
+    data = pages.read_data("serving")
+    groups = data["figures"]["groups"].values()
+    facts = {fact["questions"][0] for group in groups for edited in group["facts"] for fact in edited}
+    held = data["digest"]["survived"]["held_there"]
+    assert held > len(facts)
+    assert f"**Of {held} times that a fact holds in transformers" in (pages.DOCS / "serving.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
