@@ -1,6 +1,9 @@
+from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
+from ffn_lens import REPORT
 from ffn_lens_findings import Verdict, above, apart, at_events_layers, both, claims, negative
 
 from corrigenda.data.word_lists import insults
@@ -134,3 +137,13 @@ def test_the_word_list_counts_words_and_says_what_it_is() -> None:
     has = has_word_of(words)
     assert has("You IDIOT!") == 1
     assert has("a class of assets, with shells") == 0
+
+
+def test_what_was_shown_is_not_said_to_be_unshown(tmp_path: Path) -> None:
+    data = pages.read_data(REPORT.name)
+    steered = [one["claims"]["steering"] for one in data["digest"]["models"].values() if "steering" in one["claims"]]
+    assert steered
+    for claim in steered:
+        claim["verdict"] = "replicates"
+    [path] = REPORT.page(data, tmp_path)
+    assert "could not be shown" not in path.read_text(encoding="utf-8")

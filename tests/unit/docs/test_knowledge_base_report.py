@@ -4,6 +4,7 @@ from typing import Any
 
 import knowledge_base as report
 import pages
+import pytest
 
 from eval import METRICS
 
@@ -27,6 +28,19 @@ def test_every_figure_after_has_its_before(tmp_path: Path) -> None:
     assert before.split("|")[place].strip() == METRICS[report.HOLDS].written.text(0.25)
     assert sum(bool(cell.strip()) for cell in before.split("|")) == 2  # the name, and one figure
     assert before.count("|") == after.count("|")
+
+
+@pytest.mark.parametrize(("leaves", "advised"), [("attached", True), ("emmet", False)])
+def test_only_entries_beside_the_model_are_taken_for_that(tmp_path: Path, leaves: str, advised: bool) -> None:
+    def way(holds: float, keeps: float) -> dict[str, Any]:
+        shares = {report.HOLDS: holds, report.LEAVES: keeps}
+        return {
+            "metrics": {key: {"before": 0.1, "after": one, "low": 0, "high": 1, "n": 4} for key, one in shares.items()}
+        }
+
+    text = page(tmp_path, {"memit": way(1.0, 0.25), leaves: way(0.5, 0.75)})
+    assert f"`{leaves}` holds 2 of 4 facts" in text
+    assert (f"Take `{leaves}` where the neighbours matter" in text) == advised
 
 
 def test_the_defaults_are_facts_that_nothing_was_chosen_on() -> None:
