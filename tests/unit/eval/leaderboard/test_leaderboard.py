@@ -242,7 +242,7 @@ def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(tmp_path: Path, make
         for state in (records[39][name] for name in ("before", "after")):
             del state["prompts"]["paraphrases"]
             state["values"] = {key: one for key, one in state["values"].items() if not key.startswith("paraphrase")}
-        (folder / "cases.jsonl").write_bytes(sealed_lines(records))
+        RunFolder(folder).write(records, "cases")
     board = only_board(tmp_path)
     tested = {test.metric for test in board.tests}
     assert {"paraphrase_success", "score"} <= tested
