@@ -15,7 +15,7 @@ from corrigenda import Fact, LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.edits.edit import all_applied
 from corrigenda.runs.folder import RunFolder
-from corrigenda.runs.ids import code_version, files_named, run_id, targets
+from corrigenda.runs.ids import files_named, run_id
 from corrigenda.runs.records import CRASHED, records_in
 from corrigenda.runs.store import Store, StoredRun, read_run
 from corrigenda.settings.checked import NotNegative, checked
@@ -32,6 +32,7 @@ from jobs.shared.auto_layer import AutoLayerSettings, locate_layers
 from jobs.shared.base import (
     begin,
     begin_tracker,
+    code_of,
     code_since,
     interruptible,
     kept_before,
@@ -259,8 +260,7 @@ def _objective(config: DictConfig, summary: Mapping[str, Any]) -> float | None:
 
 def _code(config: DictConfig) -> str:
     """The version of the code that this run uses: this job, the classes that it names, and what else measures."""
-    named = targets(OmegaConf.to_container(config, resolve=True))
-    return code_version(entry=("jobs.edit.job", *named, *measuring(config.get("plugins"))))
+    return code_of(config, "jobs.edit.job", *measuring(config.get("plugins")))
 
 
 def _identity(config: DictConfig, lm: LanguageModel, facts: FactSet, fixed: list[Fact], code: str) -> dict[str, str]:

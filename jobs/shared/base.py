@@ -55,6 +55,11 @@ def _one_line(
 _WITH_PLACE = warnings.formatwarning
 
 
+def code_of(config: DictConfig, *entry: str) -> str:
+    """The version of the code of a run: some modules, the classes that its configuration names, what these use."""
+    return code_version(entry=(*entry, *targets(OmegaConf.to_container(config, resolve=True))))
+
+
 def code_since(folder: RunFolder, code: str, what: str) -> str:
     """The version of the code of a run that goes on: those before, and this one where it is another, which is said.
 
@@ -208,8 +213,7 @@ def take_up(job: Job, config: DictConfig, folder: RunFolder, **identity: str) ->
     if folder.config is None:
         begin(config, folder)
     folder.identify(**identity)
-    named = targets(OmegaConf.to_container(config, resolve=True))
-    folder.go_on_with(code=code_since(folder, code_version(entry=(type(job).__module__, *named)), "results"))
+    folder.go_on_with(code=code_since(folder, code_of(config, type(job).__module__), "results"))
 
 
 FREE = (

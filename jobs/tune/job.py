@@ -21,11 +21,21 @@ from corrigenda import LanguageModel
 from corrigenda.data import FactSet
 from corrigenda.errors import SettingsError
 from corrigenda.runs.folder import RunFolder
-from corrigenda.runs.ids import code_version, run_id, targets
+from corrigenda.runs.ids import run_id
 from corrigenda.runs.store import Store
 from editing.registry import space_of
 from jobs.shared import job
-from jobs.shared.base import FREE, begin, code_since, interruptible, load_model, override_names, read_beside, say
+from jobs.shared.base import (
+    FREE,
+    begin,
+    code_of,
+    code_since,
+    interruptible,
+    load_model,
+    override_names,
+    read_beside,
+    say,
+)
 from jobs.shared.data import read_data
 from jobs.shared.outside import measuring
 from jobs.shared.registry import register
@@ -92,8 +102,7 @@ class Job(job.Job):
 
 
 def _code(config: DictConfig) -> str:
-    named = targets(OmegaConf.to_container(config, resolve=True))
-    return code_version(entry=("jobs.tune.job", *named, *measuring(config.get("plugins"))))
+    return code_of(config, "jobs.tune.job", *measuring(config.get("plugins")))
 
 
 def _note_code(config: DictConfig, folder: RunFolder) -> None:

@@ -147,8 +147,7 @@ def attribute_flow(
             name: [stack.enter_context(intervene(lm, Site(name, layer), Read(), places)) for layer in layers]
             for name in sites
         }
-        behind = [] if lm.architecture.adds_plainly else layers
-        passed = [stack.enter_context(norms_between(lm.architecture.block(layer))) for layer in behind]
+        passed = [stack.enter_context(norms_between(lm, layer)) for layer in layers]
         forward_logits(lm, batch, torch.tensor([last], device=device))
     # (layer, width) at the place that predicts, and at the subject's end; one place may be both.
     found = {name: torch.stack([each.value[-1] for each in parts]) for name, parts in seen.items()}

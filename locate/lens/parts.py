@@ -145,10 +145,7 @@ def parts_of_each(lm: LanguageModel, rows: Sequence[Sequence[int]], positions: S
             {name: stack.enter_context(intervene(lm, Site(name, layer), Read(), at)) for name in names}
             for layer in range(lm.n_layers)
         ]
-        passed = [
-            stack.enter_context(norms_between(lm.architecture.block(layer))) if not lm.architecture.adds_plainly else []
-            for layer in range(lm.n_layers)
-        ]
+        passed = [stack.enter_context(norms_between(lm, layer)) for layer in range(lm.n_layers)]
         logits = forward_logits(lm, batch, at).to(precision(lm))
     for ids, said in zip(rows, logits, strict=True):
         require_numbers(lm, lm.text(ids), [said])
@@ -188,8 +185,11 @@ def rows_of(module: nn.Module) -> Tensor:
 
 
 @contextmanager
-def norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]:
-    """Keeps which parts of a block were given which state, (batch, position, width), in the forwards inside."""
+def norms_between(lm: LanguageModel, layer: int) -> Iterator[list[tuple[nn.Module, Tensor]]]:
+    """Keeps which norms of a block were given which state, (batch, position, width), in the forwards inside.
+
+    None where the block adds what its parts give as it is.
+    """
     given: list[tuple[nn.Module, Tensor]] = []
 
     def keep(module: nn.Module) -> Change:
@@ -199,7 +199,8 @@ def norms_between(block: nn.Module) -> Iterator[list[tuple[nn.Module, Tensor]]]:
         return kept
 
     with ExitStack() as stack:
-        for name, module in block.named_children():
+        block = lm.architecture.block(layer)
+        for name, module in () if lm.architecture.adds_plainly else block.named_children():
             if "norm" in f"{name} {type(module).__name__}".lower():
                 stack.enter_context(state_entering(module, keep(module)))
         yield given

@@ -80,7 +80,7 @@ def test_what_was_not_measured_is_an_error() -> None:
 
 def test_what_is_not_tuned_and_the_schema_make_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny.build("llama")
-    monkeypatch.setattr(job, "code_version", lambda entry: "code")
+    monkeypatch.setattr(job, "code_of", lambda *_: "code")
 
     def run_id(schema: str, *named: str) -> str:
         monkeypatch.setattr(job, "override_names", lambda: list(named))
