@@ -225,13 +225,17 @@ class AppliedEdits(Sequence[Edit]):
         return new
 
     def _say_what_is_lost(self, edit: WeightEdit, place: Place, values: Tensor) -> None:
-        """Says where an edit's change is lost in rounding, for the most part, before its new values are written."""
+        """Says where an edit's change is lost in rounding, for the most part, before its new values are written.
+
+        A change below the rounding of float32, in which edits are computed, asks for nothing: so a later round of
+        facts that are answered.
+        """
         if place not in edit.changed or place in self._unsure:
             return
         asked = edit.delta(place).to(values.device)
         made = values.to(asked.dtype) - self._lm.memory_at(place).values.to(asked.dtype)
         size, lost = float(asked.norm()), float((made - asked).norm())
-        if lost > MOST_LOST * size:
+        if lost > MOST_LOST * size and size > torch.finfo(torch.float32).eps * float(values.norm()):
             kept = str(values.dtype).removeprefix("torch.")
             warnings.warn(
                 f"layer {place} of {self._lm.name}: {min(lost / size, 1):.0%} of the edit's change (|delta V| "

@@ -23,6 +23,10 @@ TABLE: tuple[str, ...] = (  # the configurations in the tables, as `editor=` tak
     *("retrieval", "memoir", "t_patcher", "lora", "melo", "wise_whitened", "wise_paper", "update_neurons"),
     *LEARNED,
 )
+SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
+"""As on docs/real-models.md: the answers are names."""
+OF_SINGLE = ("eval.perplexity_sample=2",)
+"""The drift is measured after every edit, so each time of few windows, in turn."""
 
 
 def left_out(editor: str, mode: str) -> str:
@@ -40,7 +44,7 @@ class Part:
     facts: int = 100  # so many, the first of the data set
     editors: tuple[str, ...] = TABLE  # the configurations of its editors
     neighbours: int | None = None  # so many neighbourhood prompts of each fact are scored; None for all
-    settings: tuple[str, ...] = ("eval.max_new_tokens=20",)  # of all its runs; the answers are names, so they are short
+    settings: tuple[str, ...] = SHORT  # of all its runs
 
     @property
     def of(self) -> tuple[str, str, str]:
@@ -53,10 +57,6 @@ class Part:
         return f"{self.model} {self.data} 1-{self.facts}"
 
 
-OF_SINGLE = ("eval.perplexity_sample=2",)
-"""The drift is measured after every edit, so each time of few windows, in turn."""
-SHORT = ("eval.max_new_tokens=10", "eval.perplexity_windows=16")
-"""As on docs/real-models.md: a larger model takes longer."""
 ONCE = ("none", "finetune", "rome", "random", "memit", "alphaedit", "emmet", "grace_wide", "scoped")
 """What is run on a larger model, all facts in one edit."""
 FEWER = {"counterfact": 5, "zsre": None}  # neighbourhood prompts of a fact; zsRE's have none
@@ -66,12 +66,10 @@ MORE = (
 )
 SINGLY = (*ONCE, "memit_rounds", "in_context", "ultraedit", "wise_whitened")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
-    Part(SMALLEST, "counterfact", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
-    Part(SMALLEST, "counterfact", "batch", 100, TABLE, 5, SHORT),
-    Part(SMALLEST, "zsre", "single", settings=("eval.max_new_tokens=20", *OF_SINGLE)),
-    Part(SMALLEST, "zsre", "batch", settings=SHORT),
-    *(Part("qwen2.5-coder-0.5b", data, "batch", 100, MORE, n, SHORT) for data, n in FEWER.items()),
+    *(Part(SMALLEST, data, "batch", 100, TABLE, n) for data, n in FEWER.items()),
+    *(Part(SMALLEST, data, "single", 40, TABLE, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
+    *(Part("qwen2.5-coder-0.5b", data, "batch", 100, MORE, n) for data, n in FEWER.items()),
     *(Part("qwen2.5-coder-0.5b", data, "single", 40, SINGLY, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
-    Part("qwen2.5-coder-1.5b", "counterfact", "batch", 30, ONCE, 5, SHORT),
+    Part("qwen2.5-coder-1.5b", "counterfact", "batch", 30, ONCE, 5),
 )
 MODELS = tuple(dict.fromkeys(part.model for part in PARTS))

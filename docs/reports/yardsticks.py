@@ -46,8 +46,8 @@ class Facts(NamedTuple):
 SETS = {  # the facts by name: one more page is one more line
     one.name: one
     for one in (
-        Facts(SMALLEST, "counterfact", "1-100"),
-        Facts(SMALLEST, "zsre", "1-100", floor=False),
+        *(Facts(SMALLEST, "counterfact", places, neighbours=5) for places in ("1-40", "1-100")),
+        *(Facts(SMALLEST, "zsre", places, floor=False) for places in ("1-40", "1-100")),
         *(Facts("qwen2.5-coder-0.5b", "counterfact", places, neighbours=5) for places in ("1-40", "1-100")),
         *(Facts("qwen2.5-coder-0.5b", "zsre", places) for places in ("1-40", "1-100")),
         Facts("qwen2.5-coder-1.5b", "counterfact", "1-30", neighbours=5),
