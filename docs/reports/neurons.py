@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from options import FILES, OUTPUTS, Data, Options, asking, deadline_of
 from pages import Collected, beside, made, mean, read_json
 from report import Report
+from rows import corrected
 from work import once, records
 
 from corrigenda import Fact, LanguageModel, load
@@ -218,6 +219,8 @@ def digest(figures: Data) -> dict[str, Any]:
     subjects = [record["subject"] for record in records]
     layers = range(len(records[0]["by_layer"]))
     counts = [[float(sum(place[0] == layer for place in places)) for places in sets] for layer in layers]
+    changes = {name: effects(records, name, other) for name, other in AGAINST.items()}
+    corrected([cell for cells in changes.values() for cell in cells if cell["p"] is not None])
     return {
         "seconds": fmean(record["seconds_to_locate"] for record in records),
         "relations": Counter(record["relation"] for record in records),
@@ -226,7 +229,7 @@ def digest(figures: Data) -> dict[str, Any]:
         # Where a fact has no neurons there are no most active ones of which a share could be located.
         "active": fmean(len(mine & most) / len(mine) for mine, most in zip(sets, active, strict=True) if mine),
         **{"frequent": frequent, "times": times, "shared": fmean(shared)},
-        "effects": {name: effects(records, name, other) for name, other in AGAINST.items()},
+        "effects": changes,
         "gains": [gains(records, *of) for of in product(("suppress", "enhance"), ("random", "most active"))],
         "by_layer": {
             "neurons": [mean(column, subjects) for column in counts],

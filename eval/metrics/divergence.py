@@ -1,13 +1,18 @@
 """Divergence: how far the next-token distributions moved where they should not have (Specificity+)."""
 
+import torch
 from torch import Tensor
 
 from eval.metrics.metric import CurveColumn, LeaderboardColumn, Metric, Needs, mean_over
 
 
 def kl_divergence(before: Tensor, after: Tensor) -> float:
-    """KL(before, after) in nats, from log-probabilities, (vocabulary,), in float64."""
-    return float((before.double().exp() * (before.double() - after.double())).sum())
+    """KL(before, after) in nats, from log-probabilities, (vocabulary,), in float64.
+
+    A token without probability before adds nothing, also where it has none after.
+    """
+    p = before.double().exp()
+    return float(torch.where(p > 0, p * (before.double() - after.double()), 0).sum())
 
 
 METRICS = (

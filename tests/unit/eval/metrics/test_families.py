@@ -152,6 +152,8 @@ def test_divergence() -> None:
     p, q = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()
     assert kl_divergence(p, q) == pytest.approx(math.log(2) - math.log(3) / 2)
     assert kl_divergence(q, p) == pytest.approx(0.75 * math.log(3) - math.log(2))
+    without = torch.tensor([0.0])  # a token that the model cannot say
+    assert kl_divergence(torch.cat([p, without.log()]), torch.cat([q, without.log()])) == kl_divergence(p, q)
     found = Measurement({"neighbourhood": [ScoredPrompt("x", kl=0.1), ScoredPrompt("y", kl=0.3), ScoredPrompt("z")]})
     assert value("neighbourhood_kl", found) == pytest.approx(0.2)
     assert value("locality_kl", found) is None
