@@ -135,6 +135,7 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
         adapted = PeftModel.from_pretrained(lm.model, str(path))
         # Only this says what the line above left out.
         placed: Any = set_peft_model_state_dict(adapted, load_peft_weights(str(path), "cpu"))
+        _part_tied(lm.model)
         merged = adapted.merge_and_unload()
     for one in said_by_peft:
         if "missing adapter keys" in str(one.message):
@@ -152,6 +153,22 @@ def _with_adapter(path: Path, **options: Any) -> LanguageModel:
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=options["trust_remote_code"])
     _refuse_misfits(path, merged, tokenizer)
     return LanguageModel(merged, tokenizer, str(path), options.get("family"))
+
+
+def _part_tied(model: Any) -> None:
+    """Gives embedding and head weights of their own where they share them and an adapter is on one, not on the other.
+
+    Merged into the weights that both have, it would change the other, too.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    ends = [model.get_input_embeddings(), model.get_output_embeddings()]
+    adapted = [isinstance(end, BaseTunerLayer) for end in ends]
+    plain = [end.get_base_layer() if own else end for end, own in zip(ends, adapted, strict=True) if end is not None]
+    if any(adapted) and len(plain) == 2 and plain[0].weight is plain[1].weight:
+        plain[1].weight = torch.nn.Parameter(plain[1].weight.detach().clone(), requires_grad=False)
+        for config in (model.config, model.config.get_text_config()):
+            config.tie_word_embeddings = False
 
 
 def _model(automatic: Any, source: str | Path, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -136,7 +136,8 @@ class Evaluation:
         """By metric ``{"before", "after", "low", "high", "n"}``: means over facts and a 95 % interval of "after".
 
         The interval is over subjects; where all facts are of one edited model, that of the perplexity is over windows.
-        `before` is None where it has no meaning or was not measured, the interval where there are too few subjects.
+        `before` is of the facts that the unedited model can read; None where it has no meaning or was not measured. The
+        interval is None where there are too few subjects.
         A metric that no fact allows is absent. Metrics of groups of probes come last.
         """
         groups = METRICS.of_groups(key for case in self.cases for key in case.after.values)
@@ -159,7 +160,9 @@ class Evaluation:
         if not found:
             return None
         after = [figures for _, figures in found]
-        values = [case.before.values for case, _ in found if case.before is not None]
+        # What the unedited model cannot read counts as missed, but it does not say how the model is.
+        readable = [case for case, _ in found if case.before is None or not case.before.error]
+        values = [case.before.values for case in readable if case.before is not None]
         before = [figures for one in values if (figures := metric.figures(one)) is not None]
         columns = list(zip(*after, strict=True))
         if not math.isfinite(figure := metric.aggregate(columns)):  # kappa, where all marks are the same
@@ -171,8 +174,9 @@ class Evaluation:
             subjects = [case.fact.subject for case in cases]
             bounds = interval(columns, subjects, metric.combine, shares=metric.is_share)
         low, high = bounds or (None, None)
+        known = before and len(before) == len(readable)
         return {
-            "before": finite(metric.aggregate(list(zip(*before, strict=True)))) if len(before) == len(found) else None,
+            "before": finite(metric.aggregate(list(zip(*before, strict=True)))) if known else None,
             "after": figure,
             "low": low,
             "high": high,

@@ -73,13 +73,13 @@ def measure(
 def depends_on(lm: LanguageModel, settings: EvalSettings, module: str) -> list[Any]:
     """What measurements of the unedited model depend on besides the facts, as JSON values: so is named what is kept.
 
-    The weights and how they compute, the chat template, precision and kind of device, what is measured, the metrics,
+    The weights and how they compute, what answers go by, precision and kind of device, what is measured, the metrics,
     and the versions of the code (of `module`, which keeps it) and of the libraries. What is measured again where all of
     that is the same is the same, bit for bit.
     """
     code = code_version(entry=(module, *sorted(set(METRICS.modules.values()))))
     libraries = [torch.__version__, version("transformers")]
-    reads = [lm.cache_key, str(lm.tokenizer.chat_template)]
+    reads = [lm.answers_key, str(lm.model.config._attn_implementation)]
     return [*reads, str(lm.dtype), lm.device.type, settings.before_an_edit, list(METRICS), code, *libraries]
 
 

@@ -4,6 +4,7 @@ Source: Cohen et al. 2023, "Evaluating the Ripple Effects of Knowledge Editing i
 """
 
 import re
+from typing import NamedTuple
 
 from corrigenda.data.fields import Record, fields_named, lookup, objects, optional_text, text, under
 from corrigenda.data.probes import answers_in, group_name, probe
@@ -21,8 +22,8 @@ _NAMES = {
 }
 
 _OBJECT = r" (?P<object>.+?)\.?"
-_STATEMENTS = tuple(
-    re.compile(form + _OBJECT)
+_STATEMENTS = tuple(  # each with the longest subject that fits, and with the shortest
+    (re.compile(form.replace(".+?)", ".+)") + _OBJECT), re.compile(form + _OBJECT))
     for form in (
         # "The name of the league which X plays in is": the verbs come before the plain forms, which would also match.
         r"The name of the [\w ]+? which (?P<subject>.+?)"
@@ -43,7 +44,8 @@ def parse(record: Record) -> Fact:
     The schema names subject and objects by Wikidata id only, but every sentence is made by a template of its relation.
     So `edit.prompt`, the sentence with the new object, is taken apart by these templates' forms into subject, prompt
     and new target; `edit.original_fact.prompt` (`edit.previous_fact.prompt` in what the authors' code writes), where
-    there is one, must begin the same way and gives the true target.
+    there is one, must begin the same way and gives the true target; of a subject with a verb of its own ("All is Lost")
+    it tells where that ends.
 
     The criteria become groups of probes, one probe for each of their `test_queries`: Logical_Generalization,
     Compositionality_I, Compositionality_II and Subject_Aliasing are consequences (portability); Relation_Specificity
@@ -57,18 +59,22 @@ def parse(record: Record) -> Fact:
 
     Raises:
         FactError: a field is missing, empty, of the wrong type, or contradicts another, or a sentence has none of the
-            forms; named by its path in this schema.
+            forms, or more than one subject; named by its path in this schema.
     """
-    subject, prompt, target_new = _taken_apart(text(record, "edit.prompt"))
+    longest, shortest = _taken_apart(text(record, "edit.prompt"))
+    subject, prompt, target_new = shortest
     target_true = None
     source = "edit.original_fact" if lookup(record, "edit.previous_fact") is None else "edit.previous_fact"
     if lookup(record, source) is not None:
         previous = text(record, f"{source}.prompt")
-        before, _, after = prompt.partition("{}")
-        beginning = f"{before}{subject}{after} "
-        if not previous.startswith(beginning):
-            raise FactError(f"{source}.prompt", f"does not begin with {beginning!r}: {previous!r}")
-        target_true = previous[len(beginning) :].removesuffix(".").strip()
+        found = next((one for one in (longest, shortest) if previous.startswith(one.beginning)), None)
+        if found is None:
+            raise FactError(f"{source}.prompt", f"does not begin with {shortest.beginning!r}: {previous!r}")
+        subject, prompt, target_new = found
+        target_true = previous[len(found.beginning) :].removesuffix(".").strip()
+    elif longest != shortest:
+        both = f"{longest.subject!r} or {shortest.subject!r}"
+        raise FactError("edit.prompt", f"its subject may be {both}; edit.original_fact.prompt would tell which")
     portability = _probes(record, _PORTABILITY)
     aliases = {
         alias
@@ -91,13 +97,29 @@ def parse(record: Record) -> Fact:
         )
 
 
-def _taken_apart(sentence: str) -> tuple[str, str, str]:
-    """Subject, prompt with ``{}``, and object of "The name of the mother of X is Y."."""
-    for form in _STATEMENTS:
-        if match := form.fullmatch(sentence):
-            begin, end = match.span("subject")
-            prompt = sentence[:begin] + "{}" + sentence[end : match.start("object")].rstrip()
-            return match["subject"], prompt, match["object"]
+class _Sentence(NamedTuple):
+    """A sentence, taken apart: "The name of the mother of X is Y."."""
+
+    subject: str
+    prompt: str  # with ``{}``
+    object: str
+
+    @property
+    def beginning(self) -> str:
+        """All before the object."""
+        return self.prompt.replace("{}", self.subject) + " "
+
+
+def _taken_apart(sentence: str) -> list[_Sentence]:
+    """A sentence with the longest subject that its form allows, and with the shortest: "All is Lost", and "All"."""
+    for forms in _STATEMENTS:
+        if all(matches := [form.fullmatch(sentence) for form in forms]):
+            found = []
+            for match in filter(None, matches):
+                begin, end = match.span("subject")
+                prompt = sentence[:begin] + "{}" + sentence[end : match.start("object")].rstrip()
+                found.append(_Sentence(match["subject"], prompt, match["object"]))
+            return found
     raise FactError(
         "edit.prompt", f"has none of the forms of RippleEdits' sentences, so its subject is not known: {sentence!r}"
     )

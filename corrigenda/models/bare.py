@@ -248,7 +248,14 @@ class BareModel:
             self._require_as_loaded(changed)
             self._marks = now
         parts = (fingerprint, computing_hash(self.model.config), self._reading)
+        if self.parts is not None:  # its answers begin with what its weights do not say
+            parts += (str(self.parts.beginning),)
         return xxhash.xxh3_128(" ".join(parts).encode()).hexdigest()
+
+    @property
+    def answers_key(self) -> str:
+        """`cache_key`, with what free answers go by beside: the tokens that end them, and the chat template."""
+        return f"{self.cache_key}{sorted(self.end_ids)}{self.tokenizer.chat_template}"
 
     @functools.cached_property
     def _reading(self) -> str:

@@ -69,6 +69,11 @@ class Parts:
         self._start, self._pad = int(start), int(pad or 0)
         self.begins = (self.border,) if forced is None else (self.border, int(forced))
 
+    @property
+    def beginning(self) -> tuple[int, ...]:
+        """What an answer begins with, the decoder's start token first."""
+        return (self._start, *self.begins[1:])
+
     def with_beginning(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         """The same tokenizer, by which `prompts.encode` ends a prompt with what an answer begins with."""
         tokenizer = copy.copy(tokenizer)

@@ -4,7 +4,9 @@ import importlib.metadata
 import os
 import platform
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 PACKAGES = (
     "corrigenda",
@@ -17,6 +19,12 @@ PACKAGES = (
     "scipy",
     "safetensors",
 )
+
+
+def environment() -> dict[str, Any]:
+    """What a run is made with from now on: versions and the machine."""
+    begun = datetime.now().isoformat(timespec="seconds")
+    return {"begun": begun, "versions": versions(), "machine": machine()}
 
 
 def versions() -> dict[str, str]:

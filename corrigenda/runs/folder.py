@@ -1,7 +1,7 @@
 """`RunFolder`: what a run leaves behind, written so that a run killed at any moment loses nothing it finished.
 
 config.yaml     the resolved configuration
-versions.json   when it was begun, versions of everything, and the machine
+versions.json   when it was begun, versions of everything, and the machine; with those that it went on with "later"
 identity.json   the run's id and the fingerprints of what it works on
 cases.jsonl     one line a fact, in the order they were finished (see `corrigenda.runs.records`)
 journal.jsonl   what else was done, in batches and sequences: a killed run goes on from it
@@ -17,11 +17,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corrigenda.runs.environment import machine, versions
+from corrigenda.runs.environment import environment
 from corrigenda.runs.locks import locked
 from corrigenda.runs.records import (
     DIGESTS,
@@ -57,9 +56,25 @@ class RunFolder:
 
     def begin(self, config: str) -> None:
         """Writes the configuration and the versions."""
-        begun = datetime.now().isoformat(timespec="seconds")
-        write_json(self.path / "versions.json", {"begun": begun, "versions": versions(), "machine": machine()})
+        write_json(self.path / "versions.json", environment())
         write_text(self.path / "config.yaml", config)
+
+    def go_on_in_this_environment(self) -> list[str]:
+        """Notes the environment of a run that goes on where it is another; what differs from the one before."""
+        path = self.path / "versions.json"
+        if not path.is_file():
+            return []
+        noted = read_object(path, "delete this file; then what the run was made with is not known")
+        last, now = [noted, *noted.get("later", ())][-1], environment()
+        found = []
+        for part in ("versions", "machine"):
+            before, here = last.get(part, {}), now[part]
+            for name in sorted({*before, *here} - {"threads"}):
+                if before.get(name) != here.get(name):
+                    found.append(f"another {name} ({here.get(name, 'none')}, before {before.get(name, 'none')})")
+        if found:
+            write_json(path, noted | {"later": [*noted.get("later", ()), now]})
+        return found
 
     @property
     def identity(self) -> dict[str, str]:

@@ -220,7 +220,7 @@ class _Worker:
     def load(self, given: Sequence[Any], path: Sequence[str], threads: int, level: int) -> tuple[None, _Said]:
         """Takes what the work needs."""
         # As in the process that asks, and the project's own packages first: a user's folder may have an eval.py.
-        own = str(Path(__file__).resolve().parents[1])
+        own = str(Path(__file__).resolve().parents[2])
         sys.path[:] = [own, *path, *(place for place in sys.path if place not in path)]
         import ray
         import torch

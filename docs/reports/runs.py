@@ -81,8 +81,10 @@ def how_made(stored: StoredRun) -> Made:
     if (notes := made(stored.path)) or not path.is_file():
         return notes
     told = read_json(path)
-    entry = {"code": UNKNOWN, "commit": UNKNOWN, "versions": told["versions"], "machine": told["machine"]}
-    return [entry | {"begun": told["begun"], "ended": None, "load": [None, None]}]
+    unknown = {"code": UNKNOWN, "commit": UNKNOWN, "ended": None, "load": [None, None]}
+    return [
+        unknown | {key: one[key] for key in ("begun", "versions", "machine")} for one in (told, *told.get("later", ()))
+    ]
 
 
 def chosen(given: str, known: Data, what: str) -> list[str]:

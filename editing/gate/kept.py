@@ -18,6 +18,12 @@ def kept_gate(lm: LanguageModel) -> Path:
     return cache_folder() / "gates" / f"{lm.fingerprint}.safetensors"
 
 
+def gate_file(lm: LanguageModel) -> Path | None:
+    """The file of the gate that was trained for a model, else of the one that ships, else None."""
+    ours = Path(str(files("corrigenda.data") / "gates" / f"{lm.fingerprint}.safetensors"))
+    return next((path for path in (kept_gate(lm), ours) if path.is_file()), None)
+
+
 def gate_of(lm: LanguageModel) -> Gate:
     """The gate of a model: the one that was trained for it, else the one that ships, else an untrained one.
 
@@ -26,12 +32,9 @@ def gate_of(lm: LanguageModel) -> Gate:
     Raises:
         DamagedFileError: the file of the one that was trained is damaged.
     """
-    if (path := kept_gate(lm)).is_file():
-        logger.info("%s: the gate that was trained here is taken, %s", lm.name, path)
+    if (path := gate_file(lm)) is not None:
+        logger.info("%s: its gate is %s", lm.name, path)
         return Gate.load(path)
-    with_us = Path(str(files("corrigenda.data") / "gates" / f"{lm.fingerprint}.safetensors"))
-    if with_us.is_file():
-        return Gate.load(with_us)
     warnings.warn(
         f"{lm.name} has no trained gate: the cosine of its states decides (corrigenda gate trains one)", stacklevel=2
     )

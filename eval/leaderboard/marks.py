@@ -10,6 +10,7 @@ from eval.leaderboard.boards import Cell, Row, Test
 from eval.leaderboard.columns import NOT_EDITING, Column, columns, one_value
 from eval.metrics import METRICS
 from eval.metrics.run_figures import MEMORY, SECONDS
+from eval.scoring.fitting import TOO_LONG
 from eval.statistics.comparison import Comparison, compare
 from eval.statistics.paired import holm
 
@@ -61,10 +62,12 @@ def candidates(rows: Sequence[Row], column: Column, mode: str) -> list[Row]:
 
 
 def lacks(case: Case, key: str) -> bool:
-    """Whether an edit left the model without the number that its figure would be."""
+    """Whether there is no number after an edit that a figure would be of: none finite, or a prompt became too long."""
     if key == MEMORY.key:  # of the process, and not of a case
         return False
-    return case.error.startswith(NOT_FINITE) and _value(case, key) is None and _asked(case.fact, key)
+    if case.before is not None and case.before.error:  # without an edit there is none, too
+        return False
+    return case.error.startswith((NOT_FINITE, TOO_LONG)) and _value(case, key) is None and _asked(case.fact, key)
 
 
 _GIVEN = frozenset({"paraphrases", "neighbourhood", "locality", "portability", "generation"})

@@ -85,8 +85,8 @@ def notes_of(
         lacking = [column for column in columns().values() if any(lacks(case, column.key) for case in cases)]
         if titles := [column.title for column in lacking if column.key in row.cells]:
             notes.append(
-                f"{row.label}: some edits left the model without numbers; the figures for {', '.join(titles)} are of "
-                "the others, and are not compared."
+                f"{row.label}: after some edits there are no numbers (none is finite, or a prompt is too long); the "
+                f"figures for {', '.join(titles)} are of the others, and are not compared."
             )
     if key.mode == "sequential":
         notes.append("Every figure is of the model after the last edit; seconds are of each edit.")

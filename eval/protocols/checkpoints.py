@@ -30,6 +30,7 @@ from eval.protocols.journal import Journal
 from eval.protocols.pre_edit import PreEditMeasurement, ReducedEvaluation
 from eval.protocols.runs import EditRun, reports_of
 from eval.protocols.settings import Regime, SequentialSettings
+from eval.records import SIDE_KINDS
 from eval.scoring.held_out import read_held_out
 from eval.settings import EvalSettings
 
@@ -62,7 +63,8 @@ class Checkpoints:
 
         chunk, own = settings.chunk, run.folder.path / "before"
         self._pre_edit = run.pre_edit(list(run.facts), run.settings, chunk, own, self._never_scored())
-        self._of_fixed = replace(run.settings, perplexity_windows=0, side_effects=False, real_use=None)
+        only = tuple(kind for kind in run.settings.only if kind not in SIDE_KINDS)
+        self._of_fixed = replace(run.settings, perplexity_windows=0, side_effects=False, real_use=None, only=only)
         self._pre_edit_fixed = run.pre_edit(self.fixed, self._of_fixed, chunk, own)
         self._journal = Journal(run, self.regime, self._due, settings.keep_edits)
 

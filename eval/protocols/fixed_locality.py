@@ -51,7 +51,7 @@ def own_prompts(facts: Sequence[Fact]) -> list[Fact]:
     """
     found = []
     for fact in facts:
-        probe = Probe(fact.statement, str(fact.target_true if fact.target_new is None else fact.target_new))
+        probe = Probe(fact.statement, str(fact.target_new if fact.target_true is None else fact.target_true))
         found.append(replace(fact, locality=(probe,), neighbourhood=(), paraphrases=(), portability=(), generation=()))
     return found
 

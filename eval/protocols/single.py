@@ -82,7 +82,8 @@ def _done(cases: _Cases, number: int) -> _Done:
     made = attempt(lm, cases.editor, cases.settings, [fact])
     with made.edit.applied(lm) if made.edit is not None else nullcontext():
         [after] = measure(lm, [fact], cases.settings, [before])
-    case = judged(fact, before, after, report(made.edit), made.seconds, made.error)
+    seconds = None if before.error else made.seconds  # what cannot be read is no edit
+    case = judged(fact, before, after, report(made.edit), seconds, made.error)
     return _Done(Case.from_dict(case.to_dict()), made.edit if cases.keeps_edits else None, peak_memory_mb())
 
 

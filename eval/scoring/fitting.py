@@ -17,6 +17,9 @@ from eval.records import CHECK_KIND, PAIRED_KINDS, RUNNING_KIND, SUBJECT_KIND, T
 from eval.scoring.probabilities import targets_after
 from eval.settings import EvalSettings
 
+TOO_LONG = "too long"
+"""How the error of a fact begins that the model cannot read."""
+
 GENERATION_TOP_K = 5
 """Text for the fluency is sampled from so many tokens, as ROME's authors do."""
 
@@ -107,7 +110,7 @@ def prepare(
                 lm.require_room(len(one.tokens) + limit - 1, f"a question with up to {limit} new tokens")
                 found.questions.append((one, limit))
     except ContextLengthError as error:
-        return Prepared(fact, error=f"too long: fact {fact.id!r}, {kind}: {error}")
+        return Prepared(fact, error=f"{TOO_LONG}: fact {fact.id!r}, {kind}: {error}")
     return found
 
 

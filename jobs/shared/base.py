@@ -63,8 +63,10 @@ def code_of(config: DictConfig, *entry: str) -> str:
 def code_since(folder: RunFolder, code: str, what: str) -> str:
     """The version of the code of a run that goes on: those before, and this one where it is another, which is said.
 
-    `what` is there of both then: the run's cases, say.
+    So is another environment. `what` is there of both then: the run's cases, say.
     """
+    if others := folder.go_on_in_this_environment():
+        logger.warning("%s goes on with %s; its %s are of both", folder.path, ", ".join(others), what)
     begun = folder.identity.get("code", code)
     if begun.split("+")[-1] == code:
         return begun
@@ -176,17 +178,19 @@ def kept_before(config: DictConfig) -> Path | None:
 def read_beside(plain: Mapping[str, Any], lm: LanguageModel) -> str:
     """What figures depend on and no setting and no fingerprint says: how the model computes and reads, and files.
 
-    The files are those that the editor's settings and the text of a fine-tuning name, and the gate or the network that
-    was trained for the model, where the editor names none.
+    The files are those that the editor's settings and the text of a fine-tuning name, and the model's gate or the
+    network that was trained for it, where the editor names none.
     """
     editor, kept = plain["editor"], cache_folder()
     read = [editor, ((plain["job"].get("sequential") or {}).get("fine_tuning") or {}).get("text")]
     if editor.get("gate", "") is None:
-        read.append(str(kept / "gates" / f"{lm.fingerprint}.safetensors"))
+        from editing.gate.kept import gate_file
+
+        read.append(str(gate_file(lm) or ""))
     if editor.get("network", "") is None:
         name = getattr(get_class(editor["_target_"]), "name", "")
         read.append(str(kept / "hypernetworks" / lm.fingerprint / f"{name}.safetensors"))
-    return f"{lm.cache_key}{lm.tokenizer.chat_template}{files_named(read)}"
+    return f"{lm.answers_key}{files_named(read)}"
 
 
 def choices() -> dict[str, str]:

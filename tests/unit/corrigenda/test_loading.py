@@ -322,6 +322,25 @@ def adapter(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
+@pytest.mark.parametrize("end", ["embed_tokens", "lm_head"])
+def test_an_adapter_on_one_of_two_tied_ends_leaves_the_other(end: str, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    tiny.build("gemma2").save_pretrained(tmp_path / "base")
+    lm = load(tmp_path / "base")
+    model: Any = lm.model
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    model.name_or_path = str(tmp_path / "base")
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", end], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    ids = torch.tensor([lm.tokens("Paris is")])
+    wanted = adapted(input_ids=ids).logits.detach()
+    merged = load(tmp_path / "adapter")
+    torch.testing.assert_close(merged.model(input_ids=ids).logits, wanted, rtol=0, atol=1e-4)
+    merged.save_pretrained(tmp_path / "merged")
+    torch.testing.assert_close(load(tmp_path / "merged").model(input_ids=ids).logits, wanted, rtol=0, atol=1e-4)
+
+
 def test_an_adapter_of_a_deeper_model_is_refused(adapter: Path, folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     shorter = {"num_hidden_layers": tiny.DEPTH - 1}

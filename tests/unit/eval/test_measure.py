@@ -297,6 +297,17 @@ def test_one_case_without_before_leaves_no_before() -> None:
     assert Evaluation(cases).metrics["efficacy_success"]["before"] is None
 
 
+def test_what_the_unedited_model_cannot_read_is_not_in_before() -> None:
+    unread = Measurement(values={"efficacy_success": 0.0}, error="too long: x")
+    cases = (
+        case(EIFFEL, {"efficacy_success": 1.0}, {"efficacy_success": 1.0}),
+        Case(BEN, unread, unread, error=unread.error),
+    )
+    found = Evaluation(cases).metrics["efficacy_success"]
+    assert (found["before"], found["after"], found["n"]) == (1.0, 0.5, 2)
+    assert Evaluation(cases[1:]).metrics["efficacy_success"]["before"] is None
+
+
 def test_case_survives_json() -> None:
     lm = build()
     before = measure(lm, [EIFFEL], SMALL)

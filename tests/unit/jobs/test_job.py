@@ -1,3 +1,4 @@
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import fields
@@ -127,3 +128,21 @@ def test_a_run_without_an_id_says_and_notes_other_code(tmp_path: Path, caplog: p
     assert caplog.text.count("the code has changed since") == 1
     with pytest.raises(ValueError, match="begun with another model_fingerprint"):
         take_up(LensJob(), config, folder, model_fingerprint="b")
+
+
+def test_a_run_that_goes_on_with_another_library_says_and_notes_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, folder, path = composed("job=lens"), RunFolder(tmp_path), tmp_path / "versions.json"
+    folder.begin("")
+    take_up(LensJob(), config, folder, model_fingerprint="a")
+    now = json.loads(path.read_text())
+    assert (caplog.text, "later" in now) == ("", False)
+    begun = now | {"versions": now["versions"] | {"torch": "1.0.0"}}
+    path.write_text(json.dumps(begun))
+    for _ in range(2):  # the second time it is known
+        take_up(LensJob(), config, folder, model_fingerprint="a")
+    assert caplog.text.count(f"goes on with another torch ({now['versions']['torch']}, before 1.0.0)") == 1
+    noted = json.loads(path.read_text())
+    [later] = noted.pop("later")
+    assert (noted, later["versions"]) == (begun, now["versions"])

@@ -9,7 +9,7 @@ from composed import composed
 from malformed_parts import refused
 from readers_parts import CASES, PLAIN, RECORDS, Json, changed, plain_records, shared, write
 
-from corrigenda.data import SCHEMAS, FactSet, read_facts, write_facts
+from corrigenda.data import SCHEMAS, FactSet, read_facts, ripple_edits, write_facts
 from corrigenda.data.probes import answers_in, group_name, probe
 from corrigenda.errors import FactError, RecordError
 from corrigenda.facts import Fact, Probe
@@ -203,6 +203,11 @@ def test_config(path: Path, name: str) -> None:
     config = own.get(name, name.lower())
     data = composed(f"data={config}", f"data.path={write(path, RECORDS[name])}").data
     assert list(read_facts(data.path, schema=data.schema, on_error=data.on_error)) == [expected(name, {})]
+
+
+def test_a_ripple_sentence_that_can_be_read_in_two_ways_is_refused() -> None:
+    record = {"edit": {"prompt": "The name of the director of All is Lost is Ana Li.", "relation": "R"}}
+    refused(FactError, "its subject may be 'All is Lost' or 'All'; edit.original_fact", ripple_edits.parse, record)
 
 
 # -- sets of facts

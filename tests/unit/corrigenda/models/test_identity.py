@@ -9,6 +9,8 @@ import torch
 from corrigenda import LanguageModel, LowRankEdit, Origin, WrongModelError
 from corrigenda.moments.second_moment import second_moment
 from corrigenda.moments.text import Text
+from eval import EvalSettings
+from eval.measure import depends_on
 
 TEXT = Text(tokens=64, length=16)
 
@@ -38,6 +40,23 @@ def test_equal_weights_that_answer_differently_have_another_key(lm: LanguageMode
     other = again(lm, CHANGES[what])
     assert other.fingerprint == lm.fingerprint
     assert other.cache_key != lm.cache_key
+
+
+def test_what_ends_an_answer_is_part_of_what_answers_go_by(lm: LanguageModel) -> None:
+    other = again(lm, lambda other: setattr(other.model.generation_config, "eos_token_id", [2, 8]))
+    assert other.end_ids == {2, 8} != lm.end_ids
+    assert other.cache_key == lm.cache_key
+    assert other.answers_key != lm.answers_key
+    assert depends_on(other, EvalSettings(), "eval.measure") != depends_on(lm, EvalSettings(), "eval.measure")
+
+
+def test_what_begins_an_answer_is_part_of_the_key() -> None:
+    lm = tiny.build("bart")
+    other = again(lm, lambda other: None)
+    assert other.cache_key == lm.cache_key
+    model = copy.deepcopy(lm.model)
+    model.generation_config.decoder_start_token_id = 5
+    assert LanguageModel(model, copy.deepcopy(lm.tokenizer), lm.name).cache_key != lm.cache_key
 
 
 @pytest.mark.parametrize("what", SAME)

@@ -11,12 +11,15 @@ import pytest
 import yaml
 from leaderboard_parts import only_board, times
 
+from corrigenda import Fact
 from corrigenda.runs.folder import RunFolder
 from corrigenda.runs.records import sealed_lines
 from corrigenda.runs.store import Store
+from eval import Case, Measurement
 from eval.leaderboard import leaderboard, write_leaderboard
 from eval.leaderboard.boards import Board, Leaderboard, Row
 from eval.leaderboard.columns import CONTROLS, columns
+from eval.leaderboard.marks import lacks
 from eval.leaderboard.page import behind, markdown, table_csv, write_view
 from eval.leaderboard.views import cases_view, figure_text, leaderboard_view
 from eval.records import DEFINITIONS
@@ -226,16 +229,16 @@ def test_a_mean_without_the_worst_edits_is_not_compared(tmp_path: Path, make_run
     tested = {test.metric for test in board.tests if "wrecked" in (test.left, test.right)}
     assert "efficacy_success" in tested
     assert "perplexity_drift" not in tested
-    [note] = [note for note in board.notes if "wrecked: some edits left the model without numbers" in note]
+    [note] = [note for note in board.notes if "wrecked: after some edits there are no numbers" in note]
     assert "the figures for perplexity drift are of the others" in note
 
 
-def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(tmp_path: Path, make_run: Any) -> None:
+@pytest.mark.parametrize(
+    "error", ["not finite: the edited model gives no numbers", "too long: fact 'f39', neighbourhood"]
+)
+def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(error: str, tmp_path: Path, make_run: Any) -> None:
     """The fact whose edit left no numbers has no paraphrases: of these nothing is missing."""
-    for editor, works, errors in (
-        ("rome", 40, {}),
-        ("memit", 30, {39: "not finite: the edited model gives no numbers"}),
-    ):
+    for editor, works, errors in (("rome", 40, {}), ("memit", 30, {39: error})):
         folder = make_run(editor, times((True, works), (False, 40 - works)), errors=errors)
         records = list(RunFolder(folder).cases())
         del records[39]["fact"]["paraphrases"]
@@ -247,8 +250,14 @@ def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(tmp_path: Path, make
     tested = {test.metric for test in board.tests}
     assert {"paraphrase_success", "score"} <= tested
     assert "perplexity_drift" not in tested
-    [note] = [note for note in board.notes if "without numbers" in note]
+    [note] = [note for note in board.notes if "there are no numbers" in note]
     assert "the figures for perplexity drift are of the others" in note
+
+
+def test_no_edit_lacks_what_the_unedited_model_cannot_read() -> None:
+    fact, error = Fact("Paris", "{} is in", "Rome"), "too long: fact 'f', prompt"
+    assert lacks(Case(fact, Measurement(), Measurement(), error=error), "efficacy_success")
+    assert not lacks(Case(fact, Measurement(error=error), Measurement(), error=error), "efficacy_success")
 
 
 @pytest.mark.parametrize(

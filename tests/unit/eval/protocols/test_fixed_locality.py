@@ -109,10 +109,17 @@ def test_killed_between_two_parts_that_ask_of_one_fact(tmp_path: Path, monkeypat
 def test_own_prompts_are_measured_like_locality_prompts() -> None:
     fact = Fact("Thomas", "the city of {} is", "Rome", "Berlin", paraphrases=("a",), generation=("b",))
     [asked] = own_prompts([fact])
-    assert asked.locality == (Probe("the city of Thomas is", "Rome"),)
+    assert asked.locality == (Probe("the city of Thomas is", "Berlin"),)
     assert (asked.neighbourhood, asked.paraphrases, asked.portability, asked.generation) == ((), (), (), ())
-    [erased] = own_prompts([Fact("Thomas", "the city of {} is", None, "Berlin")])
-    assert erased.locality[0].answer == "Berlin"
+    [insertion] = own_prompts([Fact("Thomas", "the city of {} is", "Rome")])
+    assert insertion.locality[0].answer == "Rome"
+
+
+def test_prompts_of_side_effects_are_those_of_the_edited_facts_alone(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    run.settings = replace(SMALL, side_effects=True, only=("prompt", "neighbourhood", "negations"))
+    found = run_sequential(run, SequentialSettings(), [other("the river is")])
+    assert found.curve[0]["fixed"]["neighbourhood_kl"]["n"] == 1
 
 
 def test_none_asked_for(tmp_path: Path) -> None:
