@@ -94,7 +94,7 @@ class Sources:
     def version(self, entry: Iterable[str] = ()) -> str:
         """A hash, 16 hex digits, of the files that some modules use; without `entry`, of all that make figures.
 
-        Of a name outside the project its own file counts, and what that uses of the project.
+        Of a name outside the project its own file counts, or its package's, and what these use of the project.
         """
         entry = tuple(entry)
         names = self.closure(entry) or [name for name in sorted(self._stamps) if not name.startswith(NO_FIGURES)]
@@ -228,7 +228,10 @@ def _absolute(node: ast.ImportFrom, file: str) -> str:
 
 
 def _outside(name: str) -> list[Path]:
-    """The file of a class that is not of the project: the innermost module of its dotted name that there is."""
+    """The file of a class that is not of the project: the innermost module of its dotted name that there is.
+
+    Of a package, which may pass on what its modules define, all files that lie in its folder.
+    """
     parts = re.split(r"[.:]", name)
     found: list[Path] = []
     if parts[0] not in PACKAGES:
@@ -241,4 +244,6 @@ def _outside(name: str) -> list[Path]:
                     found = [Path(spec.origin)]
                 if spec.submodule_search_locations is None:
                     break
-    return found
+    return [
+        file for path in found for file in (sorted(path.parent.glob("*.py")) if path.stem == "__init__" else [path])
+    ]

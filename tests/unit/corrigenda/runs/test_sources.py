@@ -231,6 +231,20 @@ def test_an_editor_from_outside_counts_by_its_own_file(
     assert code_version(entry=[mine]) != first
 
 
+def test_an_editor_that_its_package_passes_on_counts_by_the_file_that_defines_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "their_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from their_package.mine import Mine\n")
+    (folder / "mine.py").write_text("from editing import Grace\nclass Mine(Grace): pass\n")
+    first = code_version(entry=["their_package.Mine"])
+    assert file_of(editing.Grace) in Sources(ROOT).closure(["their_package.Mine"])
+    (folder / "mine.py").write_text("from editing import Grace\nclass Mine(Grace): x = 1\n")
+    assert code_version(entry=["their_package.Mine"]) != first
+
+
 def test_targets_at_any_depth() -> None:
     config = {"_target_": "b.B", "text": {"_target_": "a.A", "n": 1}, "many": [{"_target_": "c.C"}, 3, None]}
     assert targets(config) == ("a.A", "b.B", "c.C")
