@@ -247,9 +247,9 @@ class BareModel:
         if changed := {name for name, mark in now.items() if mark != self._marks.get(name)}:
             self._require_as_loaded(changed)
             self._marks = now
-        parts = (fingerprint, computing_hash(self.model.config), self._reading)
+        parts = [fingerprint, computing_hash(self.model.config), self._reading]
         if self.parts is not None:  # its answers begin with what its weights do not say
-            parts += (str(self.parts.beginning),)
+            parts.append(str(self.parts.beginning))
         return xxhash.xxh3_128(" ".join(parts).encode()).hexdigest()
 
     @property
