@@ -86,8 +86,8 @@ def _asked(fact: Fact, key: str) -> bool:
 
 
 def _best(tested: Sequence[Row], column: Column) -> Row:
-    sign = 1 if column.better == "high" else -1
-    return max(tested, key=lambda row: sign * row.cells[column.key].value)
+    sign = -1 if column.better == "high" else 1
+    return min(tested, key=lambda row: (sign * row.cells[column.key].value, row.label))  # of equal ones as in `order`
 
 
 def _compared(left: Row, right: Row, column: Column) -> Comparison | None:

@@ -254,6 +254,14 @@ def test_what_a_fact_is_not_asked_is_not_lost_with_its_edit(error: str, tmp_path
     assert "the figures for perplexity drift are of the others" in note
 
 
+def test_of_equal_rows_the_first_is_the_best(tmp_path: Path, make_run: Any) -> None:
+    for editor, works in (("rome", 38), ("memit", 38), ("grace", 20)):
+        make_run(editor, times((True, works), (False, 40 - works)))
+    board = only_board(tmp_path)
+    assert [row.label for row in board.rows[:3]] == ["memit", "rome", "grace"]
+    assert [row.cells[board.ranked_by].mark for row in board.rows[:3]] == ["best", "", "behind"]
+
+
 def test_no_edit_lacks_what_the_unedited_model_cannot_read() -> None:
     fact, error = Fact("Paris", "{} is in", "Rome"), "too long: fact 'f', prompt"
     assert lacks(Case(fact, Measurement(), Measurement(), error=error), "efficacy_success")
