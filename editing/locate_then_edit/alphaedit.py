@@ -54,6 +54,7 @@ class AlphaEdit(Weighed):
         ridge: is added to C's diagonal, in units of its mean, where facts' keys are compared (`alike`); X has no C.
     """
 
+    lasting: ClassVar[tuple[str, ...]] = (*Weighed.lasting, "energy")
     no_mixture: ClassVar[str] = "and what text uses is known only of a single memory"
 
     name: str = "alphaedit"

@@ -66,7 +66,8 @@ class ClosedForm(Extendable[ClosedFormEdit]):
         prefix_lengths: pairs (tokens, number) of the contexts (`editing.shared.contexts`). In a key, the bare prompt
             counts as much as all contexts of one pair together, as MEMIT's authors have it.
         prefixes: contexts to use instead; the first should be "" (the bare prompt).
-        frames: other forms of the facts that are contexts, too; in a key all of them count as much as the bare prompt.
+        frames: other forms of the facts that are contexts, too; in a key `frames.number` of them count as much as the
+            bare prompt, and fewer less.
         value: how targets are solved for.
         keep_targets: whether solved targets are kept on disk and taken from there.
         solve_on: in which model targets are solved for when an edit goes on: with what the edit has written so far, or

@@ -20,7 +20,7 @@ from editing.locate_then_edit.least_squares import Factors, Mark, penalised_upda
 from editing.locate_then_edit.normalisation import RunningMoments, RunningNormalisation
 from editing.locate_then_edit.weighed import mean_energy, require_one
 from editing.registry import register
-from editing.shared.extending import Extendable, check_previous, present, state_of
+from editing.shared.extending import Extendable, check_previous, present, require_shared, state_of
 from editing.shared.layers import last_layers
 from editing.shared.together import together
 from editing.spaces import Number, Space
@@ -137,7 +137,7 @@ class UltraEdit(Extendable[ClosedFormEdit]):
         Raises:
             EditRefusedError: a fact asks for an erasure; the targets have only one token in all; a loss or gradient is
                 not finite; the update is out of all proportion; or `previous` is another editor's, model's or layers',
-                or has no state.
+                has no state, or was made with another `step`, `eta`, `ratio` or `weight`.
             IndexError: the model has no such layer.
             ValueError: a layer is named twice.
         """
@@ -145,6 +145,8 @@ class UltraEdit(Extendable[ClosedFormEdit]):
         lm.architecture.require_causal(self.name)
         layers = self.resolved_layers(lm)
         own = check_previous(self.name, lm, layers, previous, WeightEdit, self.name)  # type: ignore[type-abstract]
+        if own is not None:  # the first turn's are kept
+            require_shared(self.name, self, own, ("step", "eta", "ratio", "weight"))
         state = RunningNormalisation() if own is None else state_of(self.name, own, RunningNormalisation)
         warn_of_load(self.name, state.n_written + len(facts), lm.memory(layers[0]).d_ffn, self.most_per_coefficient)
         with present(lm, own):

@@ -239,8 +239,13 @@ def test_batches_with_history_are_one_batch(family: str, method: str, monkeypatc
     assert difference(forgetful.delta(1), together.delta(1)) > 1e-3
 
 
-@pytest.mark.parametrize("editor", [MEMIT, ALPHA])
-@pytest.mark.parametrize("changes", [{"history": False}, {"weight": 2.0}, {"ratio": 1.0, "weight": None}])
+@pytest.mark.parametrize(
+    ("editor", "changes"),
+    [
+        *itertools.product((MEMIT, ALPHA), ({"history": False}, {"weight": 2.0}, {"ratio": 1.0, "weight": None})),
+        (ALPHA, {"energy": 0.2}),
+    ],
+)
 def test_what_the_first_facts_decided_cannot_be_changed(
     lm: LanguageModel, editor: Weighed, changes: dict[str, Any]
 ) -> None:

@@ -81,6 +81,13 @@ def test_it_is_the_formula(family: str) -> None:
         assert edit.factors[layer][0].shape[1] == len(keys) == n_tokens
 
 
+@pytest.mark.parametrize("changes", [{"eta": 1e-5}, {"eta": None, "step": 0.3}, {"weight": 2.0}])
+def test_a_later_turn_is_as_strong_as_the_first(lm: LanguageModel, changes: dict[str, Any]) -> None:
+    other = dataclasses.replace(PLAIN, **changes)
+    with pytest.raises(EditRefusedError, match=r"was made with .*, this editor has .*; take the same"):
+        other.extend(lm, PLAIN.edit(lm, FACTS), LATER)
+
+
 @FAMILIES
 def test_a_later_turn_normalises_by_all_that_was_seen(family: str) -> None:
     lm = build(family)
