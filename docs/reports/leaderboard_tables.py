@@ -65,9 +65,10 @@ MORE = (
     *LEARNED,
 )
 SINGLY = (*ONCE, "memit_rounds", "in_context", "ultraedit", "wise_whitened")
+SINGLY_OF_SMALLEST = (*SINGLY, "grace", "wise_paper")
 PARTS: tuple[Part, ...] = (  # the tables, in their order: one more is one more line
     *(Part(SMALLEST, data, "batch", 100, TABLE, n) for data, n in FEWER.items()),
-    *(Part(SMALLEST, data, "single", 40, TABLE, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
+    *(Part(SMALLEST, data, "single", 40, SINGLY_OF_SMALLEST, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
     *(Part("qwen2.5-coder-0.5b", data, "batch", 100, MORE, n) for data, n in FEWER.items()),
     *(Part("qwen2.5-coder-0.5b", data, "single", 40, SINGLY, n, (*SHORT, *OF_SINGLE)) for data, n in FEWER.items()),
     Part("qwen2.5-coder-1.5b", "counterfact", "batch", 30, ONCE, 5),
