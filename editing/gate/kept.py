@@ -33,7 +33,8 @@ def gate_of(lm: LanguageModel) -> Gate:
         DamagedFileError: the file of the one that was trained is damaged.
     """
     if (path := gate_file(lm)) is not None:
-        logger.info("%s: its gate is %s", lm.name, path)
+        if path == kept_gate(lm):
+            logger.info("%s: the gate that was trained here is taken, %s", lm.name, path)
         return Gate.load(path)
     warnings.warn(
         f"{lm.name} has no trained gate: the cosine of its states decides (corrigenda gate trains one)", stacklevel=2
