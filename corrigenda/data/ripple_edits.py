@@ -62,19 +62,19 @@ def parse(record: Record) -> Fact:
             forms, or more than one subject; named by its path in this schema.
     """
     longest, shortest = _taken_apart(text(record, "edit.prompt"))
-    subject, prompt, target_new = shortest
-    target_true = None
+    sentence, target_true = shortest, None
     source = "edit.original_fact" if lookup(record, "edit.previous_fact") is None else "edit.previous_fact"
     if lookup(record, source) is not None:
         previous = text(record, f"{source}.prompt")
-        found = next((one for one in (longest, shortest) if previous.startswith(one.beginning)), None)
-        if found is None:
+        if previous.startswith(longest.beginning):
+            sentence = longest
+        elif not previous.startswith(shortest.beginning):
             raise FactError(f"{source}.prompt", f"does not begin with {shortest.beginning!r}: {previous!r}")
-        subject, prompt, target_new = found
-        target_true = previous[len(found.beginning) :].removesuffix(".").strip()
+        target_true = previous[len(sentence.beginning) :].removesuffix(".").strip()
     elif longest != shortest:
         both = f"{longest.subject!r} or {shortest.subject!r}"
         raise FactError("edit.prompt", f"its subject may be {both}; edit.original_fact.prompt would tell which")
+    subject, prompt, target_new = sentence
     portability = _probes(record, _PORTABILITY)
     aliases = {
         alias
@@ -109,17 +109,18 @@ class _Sentence(NamedTuple):
         """All before the object."""
         return self.prompt.replace("{}", self.subject) + " "
 
+    @classmethod
+    def of(cls, match: re.Match[str]) -> "_Sentence":
+        begin, end = match.span("subject")
+        prompt = match.string[:begin] + "{}" + match.string[end : match.start("object")].rstrip()
+        return cls(match["subject"], prompt, match["object"])
+
 
 def _taken_apart(sentence: str) -> list[_Sentence]:
     """A sentence with the longest subject that its form allows, and with the shortest: "All is Lost", and "All"."""
     for forms in _STATEMENTS:
-        if all(matches := [form.fullmatch(sentence) for form in forms]):
-            found = []
-            for match in filter(None, matches):
-                begin, end = match.span("subject")
-                prompt = sentence[:begin] + "{}" + sentence[end : match.start("object")].rstrip()
-                found.append(_Sentence(match["subject"], prompt, match["object"]))
-            return found
+        if matches := [match for form in forms if (match := form.fullmatch(sentence))]:
+            return [*map(_Sentence.of, matches)]
     raise FactError(
         "edit.prompt", f"has none of the forms of RippleEdits' sentences, so its subject is not known: {sentence!r}"
     )

@@ -66,12 +66,12 @@ class RunFolder:
             return []
         noted = read_object(path, "delete this file; then what the run was made with is not known")
         last, now = [noted, *noted.get("later", ())][-1], environment()
-        found = []
-        for part in ("versions", "machine"):
-            before, here = last.get(part, {}), now[part]
-            for name in sorted({*before, *here} - {"threads"}):
-                if before.get(name) != here.get(name):
-                    found.append(f"another {name} ({here.get(name, 'none')}, before {before.get(name, 'none')})")
+        before, here = ({**one.get("versions", {}), **one.get("machine", {})} for one in (last, now))
+        found = [
+            f"another {name} ({here.get(name, 'none')}, before {before.get(name, 'none')})"
+            for name in sorted({*before, *here} - {"threads"})
+            if before.get(name) != here.get(name)
+        ]
         if found:
             write_json(path, noted | {"later": [*noted.get("later", ()), now]})
         return found

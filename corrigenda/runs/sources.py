@@ -241,9 +241,8 @@ def _outside(name: str) -> list[Path]:
                 if spec is None:
                     break
                 if spec.origin is not None:  # a folder without an __init__.py has no file of its own
-                    found = [Path(spec.origin)]
+                    file = Path(spec.origin)
+                    found = [file] if spec.submodule_search_locations is None else sorted(file.parent.glob("*.py"))
                 if spec.submodule_search_locations is None:
                     break
-    return [
-        file for path in found for file in (sorted(path.parent.glob("*.py")) if path.stem == "__init__" else [path])
-    ]
+    return found
